@@ -1,0 +1,88 @@
+"""A rollout is a tree: nodes that store only the tokens they add, with parent indices.
+
+Row views (one row a leaf, as TRL wants it) are derived here and nowhere else, so that a shared token has one owner and
+credit has one writer (`Tree.spread`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+KINDS = ("thought", "answer", "step", "observation", "segment")
+STATUSES = ("ok", "length", "unclosed", "failed")
+PROMPT = -1
+
+
+@dataclass
+class Node:
+    """The tokens one stretch of generation (or one observation) adds below its parent.
+
+    Args:
+        parent: index of the parent node in `Tree.nodes`, or `PROMPT` (-1).
+        kind: one of `KINDS`.
+        token_ids: the tokens this node adds, as sampled (never decoded and encoded again).
+        sampled: True if the policy sampled them; observation tokens are not sampled and never trained on.
+        logprobs: log-probability of each token under the distribution it was sampled from, in nats.
+        entropies: entropy of that distribution at each token, in nats.
+        status: one of `STATUSES`: `length` was cut at its token limit, `unclosed` is a thought that never closed,
+            `failed` is a rollout that could not be made (bad media, tool error). Data, never an exception.
+    """
+
+    parent: int
+    kind: str
+    token_ids: list[int] = field(default_factory=list)
+    sampled: bool = True
+    logprobs: list[float] = field(default_factory=list)
+    entropies: list[float] = field(default_factory=list)
+    status: str = "ok"
+
+
+@dataclass
+class Tree:
+    """All rollouts of one prompt. Parents stand before their children in `nodes`.
+
+    >>> tree = Tree("a")
+    >>> th = tree.add(Node(PROMPT, "thought", [1, 2]))
+    >>> left, right = tree.add(Node(th, "answer", [3])), tree.add(Node(th, "answer", [4, 5]))
+    >>> tree.leaves(), tree.tokens(right), tree.spread({th: 0.5, right: -1.0}, right)
+    ([1, 2], [1, 2, 4, 5], [0.5, 0.5, -1.0, -1.0])
+    """
+
+    prompt_id: str
+    nodes: list[Node] = field(default_factory=list)
+
+    def add(self, node: Node) -> int:
+        """Appends a node below an existing parent and returns its index."""
+        assert PROMPT <= node.parent < len(self.nodes), f"parent {node.parent} of {len(self.nodes)} nodes"
+        assert node.kind in KINDS and node.status in STATUSES, (node.kind, node.status)
+        self.nodes.append(node)
+        return len(self.nodes) - 1
+
+    def leaves(self) -> list[int]:
+        """Indices of the nodes that are nobody's parent, in order of creation."""
+        parents = {node.parent for node in self.nodes}
+        return [i for i in range(len(self.nodes)) if i not in parents]
+
+    def path(self, leaf: int) -> list[int]:
+        """Node indices from the first node below the prompt down to `leaf`."""
+        indices = []
+        while leaf != PROMPT:
+            indices.append(leaf)
+            leaf = self.nodes[leaf].parent
+        return indices[::-1]
+
+    def tokens(self, leaf: int) -> list[int]:
+        """Token ids of the completion that ends in `leaf`."""
+        return [token for i in self.path(leaf) for token in self.nodes[i].token_ids]
+
+    def spread(self, values: dict[int, float] | Sequence[float], leaf: int) -> list[float]:
+        """One value per completion token of `leaf`'s row: the value of the node that owns the token.
+
+        `values` maps node index to value; a node on the path without a value raises KeyError or IndexError.
+        """
+        return [values[i] for i in self.path(leaf) for _ in self.nodes[i].token_ids]
+
+    def unique_tokens(self) -> int:
+        """Tokens in the tree, each shared one counted once (the prompt not included)."""
+        return sum(len(node.token_ids) for node in self.nodes)
