@@ -1,0 +1,52 @@
+"""Makes a script use the packages of the checkout it lies in, never an installed copy.
+
+A script of scripts/FOLDER/ starts with these lines (scripts/*.py: `parent`; train.py: `parent / "scripts"`):
+
+    import sys
+    from pathlib import Path
+
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+    from _root import use_checkout
+
+    ROOT = use_checkout()
+
+After `pip install .` a plain `import task` would find the copy in site-packages, and a task file dropped into the
+checkout would never be seen.
+"""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+PACKAGES = ("task", "dataset", "model", "trainer", "config")
+
+
+def use_checkout() -> Path:
+    """Puts the checkout's root first on sys.path, says (stderr, rank 0) where tasks come from, and returns the root.
+
+    Exits with status 2 when one of the project's packages would still be imported from another place.
+    """
+    ours = {str(ROOT), str(ROOT / "scripts")}
+    sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if entry not in ours]
+    for name in PACKAGES:
+        found = _folder_of(name)
+        if found != ROOT / name:
+            print(
+                f"`import {name}` would load {found}, not {ROOT / name}: start the script in a fresh Python, "
+                f"without another module called {name!r} on PYTHONPATH.",
+                file=sys.stderr,
+            )
+            raise SystemExit(2)
+    if os.environ.get("RANK", "0") == "0":
+        print(f"tasks from {ROOT / 'task'}", file=sys.stderr)
+    return ROOT
+
+
+def _folder_of(name: str) -> Path | None:
+    module = sys.modules.get(name)
+    spec = module.__spec__ if module is not None else importlib.util.find_spec(name)
+    if spec is None or spec.origin is None:
+        return None
+    return Path(spec.origin).resolve().parent
