@@ -1,0 +1,208 @@
+"""Training arguments: TRL's GRPOConfig plus what a rollout tree needs. Derived values are computed before TRL's checks."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import trl
+
+from config.presets import PRESETS
+
+
+@dataclass
+class GRPOConfig(trl.GRPOConfig):
+    """Arguments of `GRPOMATrainer`. Fields that default to None are derived or taken from the preset of `method`.
+
+    Raises:
+        ValueError: a value that the method cannot work with, named with the rule and the way out.
+    """
+
+    method: str = field(
+        default="grpo_ma",
+        metadata={"help": "Training method: grpo (G chains) or grpo_ma (K thoughts x M answers).", "choices": ["grpo", "grpo_ma"]},
+    )
+    think_num: int = field(default=4, metadata={"help": "K, thoughts a prompt and process (grpo_ma)."})
+    answer_num: int = field(default=4, metadata={"help": "M, answers a thought (grpo_ma)."})
+    max_thought_length: int = field(default=384, metadata={"help": "Tokens a thought may have, its end tag included (grpo_ma)."})
+    max_answer_length: int = field(default=128, metadata={"help": "Tokens an answer may have (grpo_ma)."})
+    thought_end: str = field(
+        default="</think>", metadata={"help": "Text that ends a thought, a closing tag such as </think> or </analysis>."}
+    )
+    sync_prompt_across_ranks: bool | None = field(
+        default=None,
+        metadata={
+            "help": "True: all processes grow trees of the same prompt and a group spans them (the K of the formulas is "
+            "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, False for grpo."
+        },
+    )
+    answer_warmup_steps: int = field(
+        default=0,
+        metadata={"help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains."},
+    )
+    objective: str = field(
+        default="auto",
+        metadata={
+            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); joint: "
+            "one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO).",
+            "choices": ["auto", "split", "joint"],
+        },
+    )
+    thought_shrinkage: bool = field(
+        default=False, metadata={"help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's)."}
+    )
+    prefix_sharing: str = field(
+        default="auto",
+        metadata={
+            "help": "Compute shared tokens once in the log-prob passes: on, off (one row a leaf), or auto (on wherever the "
+            "attention back end takes a tree mask).",
+            "choices": ["auto", "on", "off"],
+        },
+    )
+    max_prompt_length: int = field(default=4096, metadata={"help": "Prompt tokens, media included. Longer prompts are never cut."})
+    on_long_prompt: str = field(
+        default="error",
+        metadata={"help": "Prompt over max_prompt_length: stop, or skip it (counted and logged).", "choices": ["error", "skip"]},
+    )
+    on_bad_media: str = field(
+        default="error",
+        metadata={"help": "Picture or video that cannot be read: stop, or skip it (counted and logged).", "choices": ["error", "skip"]},
+    )
+    rollout_prompts: int | None = field(
+        default=None, metadata={"help": "Prompts one process grows at a time (memory of the key-value cache). Default: all."}
+    )
+
+    num_generations: int | None = field(
+        default=None, metadata={"help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num); 8 for grpo."}
+    )
+    max_completion_length: int | None = field(
+        default=None,
+        metadata={"help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); 512 for grpo."},
+    )
+    per_device_train_batch_size: int | None = field(
+        default=None, metadata={"help": "Rows (leaves) a micro-batch, a multiple of num_generations. Default: one tree."}
+    )
+    learning_rate: float | None = field(default=None, metadata={"help": "Default: the method's preset (1e-5)."})
+    loss_type: str | None = field(default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."})
+    beta: float | None = field(default=None, metadata={"help": "KL coefficient. Default: the method's preset (0)."})
+    use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
+    data_seed: int | None = field(default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."})
+    remove_unused_columns: bool | None = field(default=False, metadata={"help": "Must stay False: rewards read the record."})
+
+    def __post_init__(self):
+        self._check_tree()
+        self.from_preset = [key for key, value in PRESETS[self.method].items() if getattr(self, key) is None]
+        for key in self.from_preset:
+            setattr(self, key, PRESETS[self.method][key])
+        self._resolve_device()
+        self._derive_batch()
+        super().__post_init__()
+        assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), "the launcher and accelerate disagree on the world size"
+        self._round_save_steps()
+
+    @property
+    def leaves(self) -> int:
+        """Rows one tree gives outside the answer warm-up."""
+        return self.num_generations
+
+    @property
+    def split_objective(self) -> bool:
+        """Whether thoughts and answers are two terms (outside the answer warm-up)."""
+        return self.method == "grpo_ma" and (self.objective == "split" or (self.objective == "auto" and self.answer_num > 1))
+
+    def _check_tree(self):
+        if self.method not in PRESETS:
+            raise ValueError(f"method={self.method!r} is unknown: choose one of {', '.join(PRESETS)}")
+        for name in ("objective", "prefix_sharing", "on_long_prompt", "on_bad_media"):
+            choices = self.__dataclass_fields__[name].metadata["choices"]
+            if getattr(self, name) not in choices:
+                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
+        for name in ("think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if not self.thought_end.startswith("</") or not self.thought_end.endswith(">") or len(self.thought_end) < 4:
+            raise ValueError(f"thought_end={self.thought_end!r} must be a closing tag such as </think>")
+        if self.method == "grpo_ma" and self.think_num * self.answer_num < 2:
+            raise ValueError(
+                "think_num=1 and answer_num=1 give a group of one completion, which has no advantage: set think_num or "
+                "answer_num to at least 2"
+            )
+        if self.answer_warmup_steps and self.think_num < 2:
+            raise ValueError(
+                f"answer_warmup_steps={self.answer_warmup_steps} trains on think_num={self.think_num} chains a prompt, "
+                "which have no advantage: set think_num to at least 2, or answer_warmup_steps to 0"
+            )
+        if self.use_vllm:
+            raise ValueError("use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set use_vllm to false")
+        if self.remove_unused_columns:
+            raise ValueError("remove_unused_columns=True would drop the record the rewards read: leave it false")
+        for name, supported in _SUPPORTED.items():
+            if getattr(self, name) not in supported:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} is not supported with rollout trees: use {' or '.join(map(repr, supported))}"
+                )
+        if self.loss_type in ("vespo", "luspo"):
+            raise ValueError(f"loss_type={self.loss_type!r} is not supported with rollout trees: use grpo, dapo, dr_grpo or cispo")
+
+    def _resolve_device(self):
+        """`use_cpu` and `bf16` before TRL's defaults, which would take bf16 on a CPU too."""
+        no_accelerator = not torch.accelerator.is_available()
+        self.use_cpu = no_accelerator if self.use_cpu is None else self.use_cpu
+        if self.bf16 is None:
+            self.bf16 = not self.use_cpu and not self.fp16
+
+    def _derive_batch(self):
+        if self.method == "grpo_ma":
+            leaves, length = self.think_num * self.answer_num, self.max_thought_length + self.max_answer_length
+            for name, value, rule in (
+                ("num_generations", leaves, f"think_num={self.think_num} * answer_num={self.answer_num}"),
+                ("max_completion_length", length, f"{self.max_thought_length=} + {self.max_answer_length=}".replace("self.", "")),
+            ):
+                if getattr(self, name) not in (None, value):
+                    raise ValueError(f"{name}={getattr(self, name)}, but grpo_ma derives {value} from {rule}: leave {name} out")
+                setattr(self, name, value)
+        else:
+            self.num_generations = 8 if self.num_generations is None else self.num_generations
+            self.max_completion_length = 512 if self.max_completion_length is None else self.max_completion_length
+        self.num_generations_eval = 1
+        leaves = self.num_generations
+        rows = self.per_device_train_batch_size = self.per_device_train_batch_size or leaves
+        if rows % leaves:
+            raise ValueError(
+                f"a prompt has {leaves} leaves ({self._leaves_rule()}), but per_device_train_batch_size is {rows}: set it "
+                f"to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole trees stay together"
+            )
+        steps, window = self.steps_per_generation, self.gradient_accumulation_steps
+        if steps is not None and steps % window:
+            raise ValueError(
+                f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={window}, so that every "
+                "optimiser step counts the tokens of its own rows"
+            )
+        if self.generation_batch_size is not None:
+            raise ValueError("generation_batch_size is derived: set steps_per_generation instead")
+
+    def _leaves_rule(self) -> str:
+        if self.method == "grpo_ma":
+            return f"think_num={self.think_num} * answer_num={self.answer_num}"
+        return f"num_generations={self.num_generations}"
+
+    def _round_save_steps(self):
+        """A checkpoint holds no half-used rollouts: saves fall where a generation window ends."""
+        window = self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+        self.save_steps_asked = self.save_steps
+        if self.save_strategy == "steps" and self.save_steps >= 1 and window > 1:
+            self.save_steps = int(-(-self.save_steps // window) * window)
+
+
+_SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "scale_rewards": ("group", True),
+    "multi_objective_aggregation": ("sum_then_normalize",),
+    "off_policy_mask_threshold": (None,),
+    "top_entropy_quantile": (1.0,),
+    "entropy_coef": (0.0,),
+    "use_adaptive_entropy": (False,),
+    "ds3_gather_for_generation": (True,),
+    "sync_ref_model": (False,),
+}

@@ -1,0 +1,43 @@
+"""Model arguments: TRL's ModelConfig with the release's LoRA setting and the picture budget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import trl
+
+
+@dataclass
+class GRPOModelConfig(trl.ModelConfig):
+    """Policy model. LoRA rank 64 and alpha 128 are the release's; dropout 0.05 stands in the 3B recipe only."""
+
+    model_name_or_path: str | None = field(
+        default="Qwen/Qwen2.5-VL-3B-Instruct", metadata={"help": "Model folder or hub name."}
+    )
+    adapter_path: str | None = field(
+        default=None, metadata={"help": "LoRA adapter to go on from; the KL reference is then a frozen copy of it."}
+    )
+    dtype: str | None = field(
+        default="auto",
+        metadata={
+            "help": "Weights' type. auto: bfloat16 when training in bf16, else float32. Printed at start.",
+            "choices": ["auto", "bfloat16", "float16", "float32"],
+        },
+    )
+    use_peft: bool = field(default=True, metadata={"help": "LoRA (true) or full fine-tuning (false)."})
+    lora_r: int = field(default=64, metadata={"help": "LoRA rank."})
+    lora_alpha: int = field(default=128, metadata={"help": "LoRA alpha."})
+    lora_dropout: float = field(default=0.0, metadata={"help": "LoRA dropout."})
+    lora_vision: bool = field(default=False, metadata={"help": "LoRA on the vision tower too; needs freeze_vision false."})
+    freeze_vision: bool = field(default=True, metadata={"help": "Keep the vision tower and its merger frozen."})
+    min_pixels: int | None = field(default=None, metadata={"help": "Fewest pixels a picture is scaled to. Default: the checkpoint's."})
+    max_pixels: int | None = field(default=None, metadata={"help": "Most pixels a picture is scaled to. Default: the checkpoint's."})
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.lora_vision and self.freeze_vision:
+            raise ValueError("lora_vision=True trains the vision tower, but freeze_vision is True: set freeze_vision to false")
+        if self.lora_r < 1:
+            raise ValueError(f"lora_r={self.lora_r} must be at least 1; for full fine-tuning set use_peft to false")
+        if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
+            raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")

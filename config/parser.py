@@ -1,0 +1,100 @@
+"""Recipe and flags -> dataclasses. TRL's TrlParser with what it lets pass closed: every mistake is one sentence, exit 2."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+import sys
+from collections.abc import Sequence
+
+import trl
+import yaml
+
+
+class RecipeParser(trl.TrlParser):
+    """`--config recipe.yaml --flag value`: the recipe's keys become flags that stand before the user's own.
+
+    So choices, types and unknown names are checked in one place, flags win, and `provenance[dest]` is "recipe" or "flag".
+    The recipe's `env:` mapping sets environment variables, as TrlParser documents. Abbreviated flags are refused.
+    """
+
+    def __init__(self, dataclass_types):
+        super().__init__(dataclass_types=dataclass_types, allow_abbrev=False, conflict_handler="resolve")
+        self.provenance: dict[str, str] = {}
+
+    def parse(self, argv: Sequence[str] | None = None) -> tuple:
+        """Dataclass instances in the order of the types given; ends the process with status 2 on a user's mistake."""
+        argv = list(sys.argv[1:] if argv is None else argv)
+        recipe, argv = self._take_recipe(argv)
+        flags = self._as_flags(recipe, argv) if recipe else []
+        for source, words in (("recipe", flags), ("flag", argv)):
+            self.provenance |= {w.split("=")[0][2:].replace("-", "_"): source for w in words if w.startswith("--")}
+        namespace, unknown = self.parse_known_args([*flags, *argv])
+        unknown = [word for word in unknown if word.startswith("-")] or unknown
+        if unknown:
+            self.error(f"unknown argument {unknown[0].split('=')[0]}" + self._nearest(unknown[0].split("=")[0].lstrip("-")))
+        try:
+            return self.parse_dict({a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
+                                   allow_extra_keys=True)
+        except ValueError as error:
+            self.error(str(error))
+
+    def error(self, message: str):
+        print(f"{self.prog}: {message}", file=sys.stderr)
+        raise SystemExit(2)
+
+    def _take_recipe(self, argv: list[str]) -> tuple[str | None, list[str]]:
+        paths, rest = [], []
+        words = iter(argv)
+        for word in words:
+            if word == "--config":
+                paths.append(next(words, None) or self.error("--config needs the path of a YAML recipe"))
+            elif word.startswith("--config="):
+                paths.append(word.removeprefix("--config="))
+            else:
+                rest.append(word)
+        if len(paths) > 1:
+            self.error(f"--config was given {len(paths)} times ({', '.join(paths)}): give one recipe and flags")
+        return (paths[0] if paths else None), rest
+
+    def _as_flags(self, path: str, argv: Sequence[str]) -> list[str]:
+        try:
+            with open(path, encoding="utf-8") as file:
+                recipe = yaml.load(file, Loader=_UniqueKeyLoader)
+        except OSError as error:
+            self.error(f"recipe {path} cannot be read: {error.strerror}")
+        except yaml.YAMLError as error:
+            self.error(f"recipe {path} is not valid YAML: {' '.join(str(error).split())}")
+        if not isinstance(recipe, dict):
+            self.error(f"recipe {path} must be a YAML mapping of names to values, got {type(recipe).__name__}")
+        for key, value in (recipe.pop("env", None) or {}).items():
+            os.environ[key] = str(value)
+        known = {option for action in self._actions for option in action.option_strings}
+        words: list[str] = []
+        for key, value in recipe.items():
+            if f"--{key}" not in known:
+                self.error(f"recipe {path}: unknown key {key!r}{self._nearest(str(key))}")
+            if value is None:
+                continue  # null keeps the default
+            values = value if isinstance(value, list) else [value]
+            words += [f"--{key}", *(json.dumps(v) if isinstance(v, (dict, list)) else str(v) for v in values)]
+        return words
+
+    def _nearest(self, name: str) -> str:
+        names = [option[2:] for action in self._actions for option in action.option_strings if option.startswith("--")]
+        match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
+        return f": did you mean {match[0]}?" if match else ": --help lists all"
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice, which YAML itself lets the last one win."""
+
+    def construct_mapping(self, node, deep=False):
+        seen = set()
+        for key_node, _ in node.value:
+            key = self.construct_object(key_node, deep=deep)
+            if key in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
+            seen.add(key)
+        return super().construct_mapping(node, deep)

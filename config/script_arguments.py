@@ -1,0 +1,21 @@
+"""What train.py reads beside the training and model arguments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass
+class GRPOScriptArguments:
+    """Data of a run."""
+
+    dataset_name: list[str] = field(
+        default_factory=list, metadata={"help": "Training manifests (YAML, see metadata/README.md); several are mixed."}
+    )
+    eval_dataset_name: list[str] = field(
+        default_factory=list, metadata={"help": "Held-out manifests for eval_strategy."}
+    )
+    image_root: str | None = field(
+        default=None, metadata={"help": "Folder for relative media paths, instead of the manifest's data_root."}
+    )
+    print_prompt: bool = field(default=True, metadata={"help": "Show one rendered prompt at start-up."})

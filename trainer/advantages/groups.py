@@ -1,0 +1,42 @@
+"""Group statistics by explicit ids, in float64. NaN is an abstention: it enters no mean and gets no advantage."""
+
+from __future__ import annotations
+
+import numpy as np
+
+EPSILON = 1e-4  # TRL's; the papers name neither the epsilon nor which standard deviation they use
+
+
+def standardise(values, groups) -> np.ndarray:
+    """(value - mean of its group) / (sample std of its group + 1e-4), for values of any order.
+
+    Args:
+        values: (N,) floats; NaN where the row abstains.
+        groups: (N,) hashable or integer group ids; members of a group may stand anywhere.
+
+    Returns:
+        (N,) float64. Exactly 0 where the value is NaN, the group has one member, or the group's spread is zero, that
+        is when its std is below 1e-6 * max(1, max |value|) (equal float32 rewards are not always equal in float64).
+
+    >>> standardise([1, 5, 3], ["a", "b", "a"]).round(3).tolist()
+    [-0.707, 0.0, 0.707]
+    """
+    values = np.asarray(values, dtype=np.float64)
+    if np.isinf(values).any():
+        raise ValueError(f"reward {values[np.isinf(values)][0]} is not finite: a reward must be a finite number or None")
+    out = np.zeros_like(values)
+    _, index = np.unique(np.asarray(groups), return_inverse=True)
+    for group in range(index.max(initial=-1) + 1):
+        members = np.flatnonzero((index == group) & ~np.isnan(values))
+        spread = sample_std(values[members])
+        if spread > 0:
+            out[members] = (values[members] - values[members].mean()) / (spread + EPSILON)
+    return out
+
+
+def sample_std(values: np.ndarray) -> float:
+    """Sample standard deviation (ddof 1), 0.0 for fewer than two values or a spread below rounding (see `standardise`)."""
+    if len(values) < 2:
+        return 0.0
+    std = float(values.std(ddof=1))
+    return std if std >= 1e-6 * max(1.0, float(np.abs(values).max())) else 0.0

@@ -1,0 +1,111 @@
+"""GRPO-MA: a thought is worth the mean reward of its answers, and is compared with the other thoughts.
+
+arXiv 2509.24494. With R_km the reward of answer m below thought k of one prompt:
+
+    V(th_k)    = mean over m of R_km
+    A(th_k)    = (V_k - mean V) / std V        over the K thoughts of the prompt
+    A(ans_km)  = (R_km - mean R) / std R       over all K*M answers of the prompt
+
+The paper states neither the std nor the epsilon: sample std and 1e-4 here, as TRL. Left out: nothing of the estimator;
+`shrinkage` (multiply A(th) by the reliability below) is ours and off by default.
+
+Reliability (ours, from the one-way decomposition of the variance of the K x M rewards):
+rho = between / (between + within / M), the share of the spread of thought values that is not noise of the M answers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from trainer.advantages.groups import sample_std, standardise
+
+
+@dataclass(frozen=True)
+class ThoughtAnswer:
+    """Per-row results of `thought_answer` and the variance decomposition averaged over prompts.
+
+    Attributes:
+        thought: (N,) advantage of each row's thought.
+        answer: (N,) advantage of each row's answer.
+        between, within: variance between true thought values, and of answers below one thought (reward units squared).
+        rho: reliability in [0, 1]; NaN when no prompt has two closed thoughts with two scored answers each.
+        thought_zero_spread, answer_zero_spread: share of prompts whose thought values / rewards do not differ.
+    """
+
+    thought: np.ndarray
+    answer: np.ndarray
+    between: float
+    within: float
+    rho: float
+    thought_zero_spread: float
+    answer_zero_spread: float
+
+
+def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = False) -> ThoughtAnswer:
+    """Dual advantages of N rows (a row is one thought with one of its answers).
+
+    Args:
+        rewards: (N,) reward of each row, NaN for a row that abstains.
+        prompts: (N,) prompt group id of each row.
+        thoughts: (N,) thought id of each row, unique over all prompts.
+        closed: (N,) bool, False for rows of a thought that never closed. Such rows take part in both groups with their
+            reward, and in no variance (their M rows are one completion, not M samples). Default: all closed.
+        shrinkage: multiply the thought advantages of each prompt by its rho.
+
+    >>> out = thought_answer([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1])
+    >>> out.thought.round(3).tolist(), out.answer.round(3).tolist()
+    ([0.707, 0.707, -0.707, -0.707], [1.5, -0.5, -0.5, -0.5])
+    """
+    rewards = np.asarray(rewards, dtype=np.float64)
+    prompts, thoughts = np.asarray(prompts), np.asarray(thoughts)
+    closed = np.ones(len(rewards), dtype=bool) if closed is None else np.asarray(closed, dtype=bool)
+
+    ids, first, row_thought = np.unique(thoughts, return_index=True, return_inverse=True)
+    owner = prompts[first]
+    assert (owner[row_thought] == prompts).all(), "a thought belongs to one prompt"
+    values = np.array([_mean(rewards[row_thought == k]) for k in range(len(ids))])
+    thought = standardise(values, owner)
+
+    stats = []
+    for prompt in np.unique(prompts):
+        rows = prompts == prompt
+        stats.append(_decompose(rewards[rows & closed], row_thought[rows & closed]))
+        if shrinkage and not np.isnan(stats[-1][2]):
+            thought[owner == prompt] *= stats[-1][2]
+    between, within, rho = (_mean(column) for column in np.array(stats).reshape(-1, 3).T)
+    return ThoughtAnswer(
+        thought=thought[row_thought],
+        answer=standardise(rewards, prompts),
+        between=between,
+        within=within,
+        rho=rho,
+        thought_zero_spread=zero_spread_share(values, owner),
+        answer_zero_spread=zero_spread_share(rewards, prompts),
+    )
+
+
+def zero_spread_share(values: np.ndarray, groups: np.ndarray) -> float:
+    """Share of groups whose values do not differ (no learning signal)."""
+    ids = np.unique(groups)
+    kept = [values[(groups == g) & ~np.isnan(values)] for g in ids]
+    return float(np.mean([sample_std(v) == 0.0 for v in kept])) if len(ids) else float("nan")
+
+
+def _decompose(rewards: np.ndarray, thoughts: np.ndarray) -> tuple[float, float, float]:
+    """(between, within, rho) of one prompt's closed rows; NaNs with fewer than two thoughts of two scored answers."""
+    samples = [rewards[(thoughts == k) & ~np.isnan(rewards)] for k in np.unique(thoughts)]
+    samples = [s for s in samples if len(s) > 1]
+    if len(samples) < 2:
+        return (float("nan"),) * 3
+    within = float(np.mean([s.var(ddof=1) for s in samples]))
+    noise = float(np.mean([s.var(ddof=1) / len(s) for s in samples]))
+    spread = sample_std(np.array([s.mean() for s in samples])) ** 2
+    between = max(0.0, spread - noise)
+    return between, within, between / (between + noise) if between + noise > 0 else 0.0
+
+
+def _mean(values: np.ndarray) -> float:
+    kept = values[~np.isnan(values)]
+    return float(kept.mean()) if len(kept) else float("nan")

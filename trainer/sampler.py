@@ -1,0 +1,60 @@
+"""Which prompt goes where: whole trees, rank-major, reproducible from (seed, epoch) alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch.utils.data import Sampler
+
+
+class TreeSampler(Sampler[int]):
+    """Emits row indices so that every rank receives whole trees.
+
+    accelerate deals consecutive batches to the ranks in turn, so one generation batch is emitted rank-major: for each
+    rank, for each of its prompts, the index `leaves` times; the whole is repeated `repeats` times (TRL draws one batch
+    per micro-step and uses the first of each generation).
+
+    Args:
+        num_prompts: rows of the dataset.
+        prompts_per_rank: trees one rank grows per generation.
+        leaves: rows a tree has.
+        ranks: number of processes.
+        repeats: micro-steps per generation, times `num_iterations`.
+        sync: True: all ranks get the same prompts (a group spans ranks); False: each rank its own.
+        shuffle, seed: a permutation drawn from (seed, epoch), so that a resumed run sees the same order.
+
+    Raises:
+        ValueError: the dataset has fewer prompts than one generation needs (training would be zero steps).
+    """
+
+    def __init__(self, num_prompts, prompts_per_rank, leaves, ranks, repeats, sync, shuffle, seed):
+        self.per_generation = prompts_per_rank * (1 if sync else ranks)
+        if num_prompts < self.per_generation:
+            raise ValueError(
+                f"the dataset has {num_prompts} prompts, but one generation needs {self.per_generation} "
+                f"(prompts per process {prompts_per_rank}, processes {ranks}, sync_prompt_across_ranks={sync}): add "
+                "records, or lower per_device_train_batch_size or gradient_accumulation_steps"
+            )
+        self.num_prompts, self.leaves, self.ranks, self.repeats = num_prompts, leaves, ranks, repeats
+        self.sync, self.shuffle, self.seed, self.epoch = sync, shuffle, seed, 0
+        self.unused = num_prompts % self.per_generation
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __iter__(self) -> Iterator[int]:
+        order = list(range(self.num_prompts))
+        if self.shuffle:
+            generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
+            order = torch.randperm(self.num_prompts, generator=generator).tolist()
+        for start in range(0, self.num_prompts - self.unused, self.per_generation):
+            chunk = order[start : start + self.per_generation]
+            batch = chunk * self.ranks if self.sync else chunk
+            for _ in range(self.repeats):
+                for prompt in batch:
+                    yield from [prompt] * self.leaves
+
+    def __len__(self) -> int:
+        generations = self.num_prompts // self.per_generation
+        return generations * self.per_generation * (self.ranks if self.sync else 1) * self.leaves * self.repeats
