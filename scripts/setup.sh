@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# Makes .venv in the checkout and installs GRPO-MA into it (again only when the requirements changed).
+# Usage: bash scripts/setup.sh [--active] [--extras dev,sim]
+#   --active   use the Python environment that is active instead of .venv
+#   --extras   comma-separated extras of setup.py (default: dev)
+# Variables: PYTHON (interpreter that makes .venv), TORCH_INDEX_URL (index torch comes from). See scripts/README.md.
+set -euo pipefail
+
+repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." > /dev/null && pwd)
+
+say() { printf 'setup: %s\n' "$*" >&2; }
+refuse() { say "$@"; exit 2; }
+
+active='' extras=dev
+while (($#)); do
+  case $1 in
+    --active) active=yes ;;
+    --extras)
+      (($# > 1)) || refuse "--extras needs a value, such as --extras dev,sim"
+      extras=$2
+      shift ;;
+    --extras=*) extras=${1#*=} ;;
+    -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    *) refuse "unknown argument '$1': it takes --active and --extras dev,sim" ;;
+  esac
+  shift
+done
+for extra in ${extras//,/ }; do
+  case $extra in
+    dev | sim | flash) ;;
+    *) refuse "unknown extra '$extra': setup.py has dev, sim and flash" ;;
+  esac
+done
+
+new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
+
+# The interpreter the user means: PYTHON, or with --active the active one, or else the first that is new enough.
+find_python() {
+  local candidates=(python python3 python3.11 python3.12 python3.13 python3.14) candidate
+  if [[ -n ${PYTHON:-} ]]; then candidates=("$PYTHON"); elif [[ -n $active ]]; then candidates=(python); fi
+  for candidate in "${candidates[@]}"; do
+    if new_enough "$candidate"; then command -v -- "$candidate"; return; fi
+  done
+  refuse "found no Python of version 3.11 or newer (looked for ${candidates[*]}): install one, or name it," \
+    "as in PYTHON=/opt/python3.11/bin/python bash scripts/setup.sh"
+}
+
+# ---- the environment ----
+if [[ -n $active ]]; then
+  python=$(find_python) || exit 2
+  environment=$("$python" -c 'import sys; print(sys.prefix)')
+else
+  environment=$repo/.venv
+  python=$environment/bin/python
+  if ! { [[ -x $python ]] && new_enough "$python" && "$python" -m pip --version > /dev/null 2>&1; }; then
+    base=$(find_python) || exit 2
+    say "making $environment with $("$base" --version)"
+    "$base" -m venv --clear "$environment" \
+      || refuse "$base -m venv failed: install Python's venv module (on Debian or Ubuntu: apt-get install python3-venv)"
+  fi
+fi
+
+# ---- done already? The stamp says for which files, which checkout and which extras ----
+checksum=$(cat "$repo/requirements.txt" "$repo/setup.py" | "$python" -c 'import hashlib, sys
+print(hashlib.sha256(sys.stdin.buffer.read() + sys.argv[1].encode()).hexdigest())' "$repo")
+stamp=$environment/.grpo-ma-setup
+if [[ -f $stamp ]] && { read -r stamped; read -r installed; } < "$stamp" && [[ $stamped == "$checksum" ]]; then
+  missing=''
+  for extra in ${extras//,/ }; do [[ ,$installed, == *,$extra,* ]] || missing=$extra; done
+  if [[ -z $missing ]]; then
+    say "up to date in $environment"
+    exit 0
+  fi
+  extras=$installed,$extras
+fi
+
+# ---- install ----
+started=$SECONDS
+install() { "$python" -m pip install --disable-pip-version-check --no-input "$@"; }
+mapfile -t torch_pins < <(grep -E '^torch(vision)?[^a-z]' "$repo/requirements.txt")
+say "1 of 2: ${torch_pins[*]} into $environment (some GB, a few minutes)"
+install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch_pins[@]}"
+say "2 of 2: grpo-ma[$extras] and what it needs ($((SECONDS - started)) s so far)"
+export DS_BUILD_OPS=0  # DeepSpeed then installs as plain Python and compiles an op only where a run needs one
+install --editable "${repo}[$extras]"
+if ! printf '%s\n%s\n' "$checksum" "$extras" 2> /dev/null > "$stamp"; then
+  say "could not write $stamp: the next call will install again"
+fi
+say "done in $((SECONDS - started)) s: $environment"

@@ -1,0 +1,44 @@
+"""Packaging of grpo-ma: the version stands here and nowhere else, the requirements in requirements.txt."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+from setuptools.command.sdist import sdist
+
+ROOT = Path(__file__).resolve().parent
+PACKAGES = ["config", "dataset", "model", "task", "trainer"]
+
+
+def requirements() -> list[str]:
+    lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines())
+    return [line for line in lines if line]
+
+
+class SdistWithRequirements(sdist):
+    """A build from the sdist reads requirements.txt too, and setuptools would leave it out."""
+
+    def add_defaults(self):
+        super().add_defaults()
+        self.filelist.append("requirements.txt")
+
+
+setup(
+    name="grpo-ma",
+    version="0.1.0",
+    description="Fine-tune vision-language models by reinforcement learning with tree-structured rollouts (GRPO-MA)",
+    long_description=(ROOT / "README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE", "NOTICE"],
+    python_requires=">=3.11",
+    packages=find_packages(include=[pattern for name in PACKAGES for pattern in (name, f"{name}.*")]),
+    package_data={"config": ["recipes/*.yaml"]},
+    install_requires=requirements(),
+    extras_require={
+        "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "gguf>=0.17,<1"],
+        "flash": ["flash-attn>=2.8,<3"],
+        # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
+        "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4"],
+    },
+    cmdclass={"sdist": SdistWithRequirements},
+)
