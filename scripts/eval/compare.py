@@ -1,0 +1,204 @@
+"""Compares two evaluations item by item: `python scripts/eval/compare.py A B [--common] [--json]`.
+
+A and B are output folders of eval.py, or their predictions.jsonl. Items are paired by id. For each task type and each
+metric (accuracy, format, and whatever the task's own compute_metrics gives for a single prediction, such as the
+distance of a path in pixels) it prints the two means, their difference B - A, the relative change, the paired bootstrap
+interval of the difference, and on how many items B is better or worse. Exit status 2 for a user's mistake.
+"""
+
+import argparse
+import json
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+from task.task_loader import load_tasks  # noqa: E402
+
+# A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
+LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "distance", "error", "fail", "suspect", "_px", "_1000")
+RESAMPLES_AT_ONCE = 4_000_000  # drawn indices in memory at a time: 32 MB
+
+
+def read_predictions(path: str) -> dict[str, dict]:
+    """The predictions of an eval.py folder (or of the .jsonl file itself), keyed by id.
+
+    Raises:
+        ValueError: no such file, a line that is not a JSON object with an id, or an id that occurs twice.
+    """
+    file = Path(path)
+    file = file / "predictions.jsonl" if file.is_dir() else file
+    if not file.is_file():
+        raise ValueError(f"{file} does not exist: name a folder eval.py wrote, or a predictions.jsonl.")
+    found = {}
+    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            item = json.loads(line)
+            key = item["id"]
+        except (ValueError, KeyError, TypeError):
+            raise ValueError(
+                f"{file}, line {number}: not a JSON object with an id; evaluate again, or remove the line."
+            ) from None
+        if key in found:
+            raise ValueError(f"{file}, line {number}: id {key!r} is there twice; an item counts once, remove one.")
+        found[key] = item
+    if not found:
+        raise ValueError(f"{file} holds no predictions: evaluate again.")
+    return found
+
+
+def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tuple[dict, dict]], list[str]]:
+    """The pairs (item of A, item of B) in A's order, and one sentence for each thing that was left out.
+
+    Raises:
+        ValueError: ids that only one side has (unless `common`), no id in both, or an id whose question or true answer
+            differs between the sides.
+    """
+    only_a, only_b = [i for i in a if i not in b], [i for i in b if i not in a]
+    notes = []
+    if only_a or only_b:
+        example = (only_a or only_b)[0]
+        said = f"{len(only_a)} ids are only in A and {len(only_b)} only in B (such as {example!r})"
+        if not common:
+            raise ValueError(f"{said}: evaluate both on the same data, or compare what both have with --common.")
+        notes.append(f"{said}; they are left out.")
+    pairs = [(a[i], b[i]) for i in a if i in b]
+    if not pairs:
+        raise ValueError("no id is in both A and B: evaluate both on the same data.")
+    for left, right in pairs:
+        for key in ("question_type", "answer"):
+            if left.get(key) != right.get(key):
+                raise ValueError(
+                    f"id {left['id']!r} has another {key} in A ({_short(left.get(key))}) than in B "
+                    f"({_short(right.get(key))}): the two were not made on the same data."
+                )
+    loaded = [p for p in pairs if "load_error" not in (p[0].get("status"), p[1].get("status"))]
+    if not loaded:
+        raise ValueError("every item failed to load in A or B: there is nothing to compare.")
+    if len(loaded) < len(pairs):
+        notes.append(f"{len(pairs) - len(loaded)} items could not be loaded in A or B; they are left out.")
+    return loaded, notes
+
+
+def item_metrics(prediction: dict, tasks: dict) -> dict[str, float]:
+    """Every figure of one prediction: accuracy, format, and its task's compute_metrics on it alone."""
+    task = tasks.get(prediction["question_type"])
+    figures = {"accuracy": prediction.get("accuracy"), "format": prediction.get("format")}
+    if task is not None and task.compute_metrics is not None:
+        figures |= {k: v for k, v in task.compute_metrics([prediction]).items() if k not in figures}
+    return {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and math.isfinite(v)}
+
+
+def paired_bootstrap(differences: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
+    """95% percentile interval of the mean of `differences` (one a pair), resampling pairs with replacement."""
+    rng = np.random.default_rng(seed)
+    n = len(differences)
+    chunk = max(1, min(resamples, RESAMPLES_AT_ONCE // n))
+    means = [
+        differences[rng.integers(0, n, size=(min(chunk, resamples - start), n))].mean(axis=1)
+        for start in range(0, resamples, chunk)
+    ]
+    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
+    return float(low), float(high)
+
+
+def compare(pairs: list[tuple[dict, dict]], tasks: dict, resamples: int = 10_000, seed: int = 42) -> dict:
+    """{task_type: {metric: figures}}; figures: n, a, b, difference (b - a), relative, low, high, wins, losses.
+
+    `relative` is difference / |a|, None where a is 0. Wins are items on which B is better.
+    """
+    values: dict[str, dict[str, list]] = {}
+    for left, right in pairs:
+        a, b = item_metrics(left, tasks), item_metrics(right, tasks)
+        for metric in a:
+            if metric in b:
+                values.setdefault(left["question_type"], {}).setdefault(metric, []).append((a[metric], b[metric]))
+    return {
+        task_type: {metric: _figures(metric, np.array(v), resamples, seed) for metric, v in metrics.items()}
+        for task_type, metrics in values.items()
+    }
+
+
+def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict:
+    # values: (n, 2), A and B of each pair
+    lower = lower_is_better(metric)
+    change = values[:, 1] - values[:, 0]
+    better = -change if lower else change
+    a, b = values.mean(axis=0)
+    low, high = paired_bootstrap(change, resamples, seed)
+    return {
+        "n": len(values),
+        "a": float(a),
+        "b": float(b),
+        "difference": float(change.mean()),
+        "relative": float(change.mean() / abs(a)) if a else None,
+        "low": low,
+        "high": high,
+        "better": "lower" if lower else "higher",
+        "wins": int((better > 0).sum()),
+        "losses": int((better < 0).sum()),
+    }
+
+
+def lower_is_better(metric: str) -> bool:
+    """Distances, errors and failures are better when lower; everything else when higher."""
+    return any(part in metric.lower() for part in LOWER_IS_BETTER)
+
+
+def table(result: dict) -> str:
+    """The comparison as text, one block a task type."""
+    width = max((len(m) for metrics in result.values() for m in metrics), default=6) + 9
+    lines = []
+    for task_type, metrics in result.items():
+        lines.append(f"{task_type}, {max(f['n'] for f in metrics.values())} pairs, B - A with its 95% interval")
+        lines.append(f"  {'':{width}} {'A':>10} {'B':>10} {'B - A':>10} {'interval':>23} {'change':>8}  B better/worse")
+        for metric, f in metrics.items():
+            name = f"{metric} ({f['better']})"
+            change = "" if f["relative"] is None else f"{f['relative']:+.1%}"
+            interval = f"[{f['low']:+.4f}, {f['high']:+.4f}]"
+            lines.append(
+                f"  {name:{width}} {f['a']:10.4f} {f['b']:10.4f} {f['difference']:+10.4f} {interval:>23} {change:>8}"
+                f"  {f['wins']}/{f['losses']}"
+            )
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _short(value) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("a", metavar="A", help="folder or predictions.jsonl of the first run (the base)")
+    parser.add_argument("b", metavar="B", help="folder or predictions.jsonl of the second run")
+    parser.add_argument("--common", action="store_true", help="compare only the ids that both have")
+    parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap resamples (default 10000)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the bootstrap (default 42)")
+    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    args = parser.parse_args(argv)
+    try:
+        if args.resamples < 100:
+            raise ValueError(f"--resamples {args.resamples}: an interval needs at least 100.")
+        pairs, notes = pair(read_predictions(args.a), read_predictions(args.b), args.common)
+        result = compare(pairs, load_tasks(), args.resamples, args.seed)
+    except ValueError as error:
+        print(f"compare.py: {error}", file=sys.stderr)
+        return 2
+    for note in notes:
+        print(note, file=sys.stderr)
+    print(json.dumps(result, indent=2) if args.json else table(result))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,124 @@
+"""scripts/eval/compare.py: pairing by id, the paired bootstrap, and what it refuses."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from scripts.eval import compare as script
+
+
+def item(id, accuracy, answer="a", status="ok", question_type="t", format=1.0, length=None):
+    return {
+        "id": id,
+        "question_type": question_type,
+        "answer": answer,
+        "accuracy": accuracy,
+        "format": format,
+        "status": status,
+        "length": length,
+    }
+
+
+def write(folder, items):
+    folder.mkdir(exist_ok=True)
+    (folder / "predictions.jsonl").write_text("".join(json.dumps(i) + "\n" for i in items), encoding="utf-8")
+    return str(folder)
+
+
+LENGTHS = {"t": SimpleNamespace(compute_metrics=lambda predictions, **kw: {"dfd_px": predictions[0]["length"]})}
+
+
+def test_pairs_by_id_not_by_place(tmp_path):
+    a = write(tmp_path / "a", [item("x", 0.0), item("y", 1.0)])
+    b = write(tmp_path / "b", [item("y", 1.0), item("x", 0.5)])
+    pairs, notes = script.pair(script.read_predictions(a), script.read_predictions(b), common=False)
+    figures = script.compare(pairs, {})["t"]["accuracy"]
+    assert notes == []
+    assert (figures["a"], figures["b"], figures["difference"], figures["relative"]) == (0.5, 0.75, 0.25, 0.5)
+    assert (figures["wins"], figures["losses"]) == (1, 0)
+
+
+def test_a_distance_is_better_when_lower():
+    pairs = [(item(str(i), 0.5, length=10.0), item(str(i), 0.5, length=8.0 if i else 11.0)) for i in range(4)]
+    figures = script.compare(pairs, LENGTHS)["t"]["dfd_px"]
+    assert (figures["better"], figures["wins"], figures["losses"]) == ("lower", 3, 1)
+    assert figures["relative"] == pytest.approx(-0.125)
+
+
+def test_interval_agrees_with_the_normal_one_and_repeats():
+    differences = np.random.default_rng(0).normal(0.1, 0.3, size=400)
+    low, high = script.paired_bootstrap(differences, 10_000, seed=42)
+    half = 1.96 * differences.std(ddof=1) / 20
+    assert low == pytest.approx(differences.mean() - half, abs=0.003)
+    assert high == pytest.approx(differences.mean() + half, abs=0.003)
+    assert (low, high) == script.paired_bootstrap(differences, 10_000, seed=42)
+    assert (low, high) != script.paired_bootstrap(differences, 10_000, seed=43)
+
+
+def test_interval_is_paired(monkeypatch):
+    # Items differ a lot from each other, but B is better by exactly 0.1 on each: the paired interval has no width.
+    monkeypatch.setattr(script, "RESAMPLES_AT_ONCE", 7)
+    pairs = [(item(str(i), float(i)), item(str(i), i + 0.125)) for i in range(5)]
+    figures = script.compare(pairs, {}, resamples=200)["t"]["accuracy"]
+    assert (figures["low"], figures["high"]) == (0.125, 0.125)
+
+
+def test_ids_of_one_side_are_refused_unless_common(tmp_path, capsys):
+    a = write(tmp_path / "a", [item("x", 0.0), item("y", 1.0)])
+    b = write(tmp_path / "b", [item("x", 1.0), item("z", 1.0)])
+    assert script.main([a, b]) == 2
+    assert "1 ids are only in A and 1 only in B (such as 'y')" in capsys.readouterr().err
+    assert script.main([a, b, "--common", "--json"]) == 0
+    out = capsys.readouterr()
+    assert "they are left out" in out.err
+    assert json.loads(out.out)["t"]["accuracy"]["n"] == 1
+
+
+def test_other_data_under_the_same_id_is_refused(tmp_path, capsys):
+    a, b = write(tmp_path / "a", [item("x", 0.0)]), write(tmp_path / "b", [item("x", 0.0, answer="b")])
+    assert script.main([a, b]) == 2
+    assert "id 'x' has another answer" in capsys.readouterr().err
+
+
+def test_load_errors_and_abstentions_leave_the_pairs():
+    a = {i: item(i, 1.0) for i in "xyz"}
+    b = {"x": item("x", None, status="load_error"), "y": item("y", None), "z": item("z", 0.0)}
+    pairs, notes = script.pair(a, b, common=False)
+    result = script.compare(pairs, {})["t"]
+    assert "1 items could not be loaded" in notes[0]
+    assert (result["accuracy"]["n"], result["format"]["n"]) == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ('{"id": "x"}\n{"id": "x"}\n', "line 2: id 'x' is there twice"),
+        ('{"id": "x"}\n{"id": "y', "line 2: not a JSON object with an id"),
+        ("[]\n", "line 1: not a JSON object"),
+        ("\n", "holds no predictions"),
+    ],
+)
+def test_broken_files_give_one_sentence(tmp_path, capsys, content, words):
+    (tmp_path / "predictions.jsonl").write_text(content)
+    assert script.main([str(tmp_path), str(tmp_path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_line_separator_inside_a_string_is_no_line_end(tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"id": "x", "completion": "one\u2028two"}\n', encoding="utf-8")
+    assert script.read_predictions(str(tmp_path / "p.jsonl"))["x"]["completion"] == "one\u2028two"
+
+
+def test_table_names_every_metric_and_its_direction():
+    pairs = [(item("x", 0.0, length=4.0), item("x", 1.0, length=2.0))]
+    text = script.table(script.compare(pairs, LENGTHS))
+    assert "accuracy (higher)" in text
+    assert "dfd_px (lower)" in text
+    assert "-50.0%" in text
+
+
+def test_missing_folder(tmp_path, capsys):
+    assert script.main([str(tmp_path / "none"), str(tmp_path)]) == 2
+    assert "does not exist" in capsys.readouterr().err
