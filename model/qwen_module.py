@@ -1,0 +1,176 @@
+"""Qwen2.5-VL: pictures of any size (multiples of 28 pixels), rotary positions on three axes, answers in pixels."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import torch
+from transformers import AutoModelForImageTextToText, AutoProcessor
+from transformers.image_utils import SizeDict
+from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
+
+from model.vlm_module import EncodedPrompt, VLMModule, typed_parts
+
+PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
+MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
+MEDIA_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
+LANGUAGE_LINEARS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
+VISION_LINEARS = r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.\d+)"
+# What qwen-vl-utils samples videos at, so what a video without a stated rate was most likely sampled at.
+DEFAULT_VIDEO_FPS = 2.0
+
+
+class Qwen2_5VLModule(VLMModule):
+    """Qwen2.5-VL of any size. Its answers speak pixels of the processed picture."""
+
+    auto_class = AutoModelForImageTextToText
+
+    def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
+        """Loads the processor; the limits count pixels of one picture or one video frame after resizing."""
+        processor = AutoProcessor.from_pretrained(
+            name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
+        )
+        processor.tokenizer.padding_side = "left"
+        for part in (processor.image_processor, processor.video_processor):
+            _limit_pixels(part, min_pixels, max_pixels)
+        self.processor = processor
+        return processor
+
+    def lora_target_modules(self, model, vision=False):
+        return f"({LANGUAGE_LINEARS})|({VISION_LINEARS})" if vision else LANGUAGE_LINEARS
+
+    def tower_of(self, parameter_name):
+        if "visual.merger." in parameter_name:
+            return "merger"
+        return "vision" if "visual." in parameter_name else "language"
+
+    def _media_token_ids(self, tokenizer):
+        return set(tokenizer.convert_tokens_to_ids(list(MEDIA_TOKENS)))
+
+    def render(self, messages):
+        return self.processor.apply_chat_template(typed_parts(messages), add_generation_prompt=True, tokenize=False)
+
+    def encode(self, messages, images=(), videos=()):
+        _refuse_media_tokens_in_text(messages)
+        images = _in_order(messages, "image", images)
+        clips = [_frames_and_rate(video) for video in _in_order(messages, "video", videos)]
+        rates = [{"total_num_frames": len(f), "fps": fps, "frames_indices": list(range(len(f)))} for f, fps in clips]
+        given = {}
+        if images:
+            given["images"] = images
+        if clips:
+            given |= {"videos": [frames for frames, _ in clips], "video_metadata": rates}
+        encoded = self.processor(text=[self.render(messages)], return_tensors="pt", **given)
+
+        media = {key: torch.as_tensor(encoded[key]) for key in MEDIA_KEYS if key in encoded}
+        ids = encoded["input_ids"][0].tolist()
+        self.check_media(ids, media, "the prompt")
+        position_ids = self._positions(ids, media)
+        return EncodedPrompt(
+            ids=ids,
+            position_ids=position_ids,
+            next_position=int(position_ids.max()) + 1,
+            media=media,
+            image_sizes=[image.size for image in images] + [_frame_size(frames) for frames, _ in clips],
+            processed_sizes=self._processed_sizes(media),
+            media_key=_media_key(media),
+        )
+
+    def check_media(self, ids, media, what):
+        merge = self.config.vision_config.spatial_merge_size**2
+        for kind, token_id, grid in (
+            ("image", self.config.image_token_id, media.get("image_grid_thw")),
+            ("video", self.config.video_token_id, media.get("video_grid_thw")),
+        ):
+            features = 0 if grid is None else int(grid.prod(dim=1).sum()) // merge
+            pads = sum(token == token_id for token in ids)
+            if pads != features:
+                raise ValueError(
+                    f"{what} has {pads} {kind} placeholder tokens for {features} {kind} features of "
+                    f"{0 if grid is None else len(grid)} {kind}s: each feature needs its own placeholder, "
+                    f"so leave prompts uncut and never sample {PADS[kind]}."
+                )
+
+    def _positions(self, ids: list[int], media: dict) -> torch.Tensor:
+        """(3, P) rotary positions from transformers' own rule, which needs the config but no weights."""
+        input_ids = torch.tensor([ids])
+        kinds = (input_ids == self.config.image_token_id).int() + 2 * (input_ids == self.config.video_token_id).int()
+        rule = SimpleNamespace(config=self.config)
+        rule.get_vision_position_ids = Qwen2_5_VLModel.get_vision_position_ids.__get__(rule)
+        position_ids, _ = Qwen2_5_VLModel.get_rope_index(
+            rule,
+            input_ids,
+            mm_token_type_ids=kinds,
+            image_grid_thw=media.get("image_grid_thw"),
+            video_grid_thw=media.get("video_grid_thw"),
+            second_per_grid_ts=media.get("second_per_grid_ts"),
+        )
+        return position_ids[:, 0]
+
+    def _processed_sizes(self, media: dict) -> list[tuple[int, int]]:
+        patch = self.config.vision_config.patch_size
+        grids = [media[key] for key in ("image_grid_thw", "video_grid_thw") if key in media]
+        return [(w * patch, h * patch) for grid in grids for _, h, w in grid.tolist()]
+
+
+def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
+    """Sets the pixel limits of a picture or video processor in the form that it also saves."""
+    smallest = part.size["shortest_edge"] if min_pixels is None else min_pixels
+    largest = part.size["longest_edge"] if max_pixels is None else max_pixels
+    cell = (part.patch_size * part.merge_size) ** 2
+    if min_pixels is None:
+        smallest = min(smallest, largest)  # a budget below the checkpoint's own minimum lowers the minimum too
+    if not 0 < smallest <= largest or largest < cell:
+        raise ValueError(
+            f"min_pixels={smallest} and max_pixels={largest}: need 0 < min_pixels <= max_pixels, and max_pixels of at "
+            f"least {cell} (one cell of the model's grid). Raise max_pixels or lower min_pixels."
+        )
+    part.size = SizeDict(shortest_edge=smallest, longest_edge=largest)
+
+
+def _in_order(messages: list[dict], kind: str, media: Sequence) -> list:
+    """The media in the order in which the turns name them; ValueError unless each is named exactly once."""
+    parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
+    named = [part.get("index", 0) for part in parts if part["type"] == kind]
+    if sorted(named) != list(range(len(media))):
+        raise ValueError(
+            f"the turns name {kind}s {named} but there are {len(media)} {kind}s: name each of them once, from 0 on."
+        )
+    return [media[index] for index in named]
+
+
+def _refuse_media_tokens_in_text(messages: list[dict]) -> None:
+    for message in typed_parts(messages):
+        for part in message["content"]:
+            found = next((token for token in MEDIA_TOKENS if token in part.get("text", "")), None)
+            if found:
+                raise ValueError(
+                    f"the text of the {message['role']} turn contains {found}, which the model would take for part of "
+                    f"a picture: remove it from the question or the task's template."
+                )
+
+
+def _frames_and_rate(video) -> tuple:
+    """(frames, frames per second) of a video handed in as that pair, or as frames alone."""
+    if isinstance(video, tuple) and len(video) == 2 and isinstance(video[1], int | float):
+        return video
+    return video, DEFAULT_VIDEO_FPS
+
+
+def _frame_size(frames) -> tuple[int, int]:
+    """(width, height) of PIL frames or of a (frames, channels, height, width) tensor."""
+    if hasattr(frames, "shape"):
+        return int(frames.shape[-1]), int(frames.shape[-2])
+    return frames[0].size
+
+
+def _media_key(media: dict[str, torch.Tensor]) -> str:
+    if not media:
+        return ""
+    digest = hashlib.blake2b(digest_size=16)
+    for key in sorted(media):
+        digest.update(f"{key}{tuple(media[key].shape)}".encode())
+        digest.update(media[key].contiguous().numpy().tobytes())
+    return digest.hexdigest()

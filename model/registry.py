@@ -1,0 +1,63 @@
+"""Which module serves which model: one table, and the rule for text models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from transformers import AutoConfig, PretrainedConfig
+from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+from model.qwen_module import Qwen2_5VLModule
+from model.text_module import TextModule
+from model.vlm_module import VLMModule
+
+MODULES = {
+    "qwen2_5_vl": Qwen2_5VLModule,
+    "qwen2": TextModule,
+    "qwen3": TextModule,
+    "llama": TextModule,
+}
+
+
+def module_for(
+    config_or_path: PretrainedConfig | str | Path, revision: str | None = None, trust_remote_code: bool = False
+) -> VLMModule:
+    """A fresh module for a model's config, folder or hub name.
+
+    Model types outside the table are served as text if transformers has a decoder-only language model for them.
+    Raises ValueError for other families, adapter folders and places without a readable config.
+    """
+    config = config_or_path
+    if not isinstance(config, PretrainedConfig):
+        config = _read_config(str(config_or_path), revision, trust_remote_code)
+    module = MODULES.get(config.model_type)
+    if module is None:
+        if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _sees(config) or config.is_encoder_decoder:
+            raise ValueError(
+                f"model type {config.model_type!r} is not supported: choose one of {', '.join(sorted(MODULES))} or "
+                f"another decoder-only text model of transformers."
+            )
+        module = TextModule
+    return module(config)
+
+
+def _read_config(name: str, revision: str | None, trust_remote_code: bool) -> PretrainedConfig:
+    folder = Path(name)
+    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        raise ValueError(
+            f"{name} is a LoRA adapter, not a model: pass it as --adapter_path, and its base as --model_name_or_path."
+        )
+    try:
+        return AutoConfig.from_pretrained(
+            name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
+        )
+    except (OSError, ValueError) as error:
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise ValueError(
+            f"no model config could be read from {name!r} ({first_line}): give a folder with a config.json or the "
+            f"name of a model on the hub."
+        ) from error
+
+
+def _sees(config: PretrainedConfig) -> bool:
+    return any(hasattr(config, part) for part in ("vision_config", "audio_config"))

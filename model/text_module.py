@@ -1,0 +1,72 @@
+"""Decoder-only text models of transformers: Qwen2, Qwen2.5, Qwen3, Llama, SmolLM2 and their like."""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from model.vlm_module import EncodedPrompt, VLMModule, typed_parts
+
+
+class TextModule(VLMModule):
+    """A text model: no media, one position axis, the tokenizer is the processor."""
+
+    auto_class = AutoModelForCausalLM
+
+    def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
+        """Loads the tokenizer; pixel limits have nothing to limit. ValueError if it has no chat template."""
+        tokenizer = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
+        )
+        if not tokenizer.chat_template:
+            raise ValueError(
+                f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or put "
+                f"a chat_template.jinja into a local copy of the model's folder."
+            )
+        tokenizer.padding_side = "left"
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        self.processor = tokenizer
+        return tokenizer
+
+    def lora_target_modules(self, model, vision=False):
+        """The linear layers inside the numbered blocks, read from the model since families name them differently."""
+        linears = [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+        suffixes = sorted({match[1] for name in linears if (match := re.search(r"\.layers\.\d+\.(.+)$", name))})
+        if not suffixes:
+            raise ValueError(
+                f"{type(model).__name__} has no linear layers under `layers.N.`, so LoRA has no default place: "
+                f"give lora_target_modules."
+            )
+        return r".*\.layers\.\d+\.(" + "|".join(re.escape(suffix) for suffix in suffixes) + ")"
+
+    def tower_of(self, parameter_name):
+        return "language"
+
+    def render(self, messages):
+        turns = []
+        for message in typed_parts(messages):
+            other = next((part["type"] for part in message["content"] if part["type"] != "text"), None)
+            if other:
+                raise ValueError(
+                    f"the {message['role']} turn has a part of type {other}, but {self.config.model_type} is a text "
+                    f"model: train a vision-language model, or leave rows with media out."
+                )
+            # Most text templates want a string.
+            turns.append({"role": message["role"], "content": "".join(part["text"] for part in message["content"])})
+        return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+
+    def encode(self, messages, images=(), videos=()):
+        if images or videos:
+            raise ValueError(
+                f"{len(images)} pictures and {len(videos)} videos for {self.config.model_type}, a text model: "
+                f"train a vision-language model, or leave rows with media out."
+            )
+        # The template writes the special tokens itself, a second BOS would be wrong.
+        ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
+        return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
+
+    def check_media(self, ids, media, what):
+        """Text has no placeholders, so nothing can be out of step."""

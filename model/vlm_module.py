@@ -1,0 +1,207 @@
+"""What the rest of the project asks of a model family: load, encode, position, freeze, name its parts.
+
+Media are handled here and nowhere else: a row is encoded once (`encode`), and the same `EncodedPrompt` feeds the
+rollout, the old, the reference and the policy pass, so that no pass can run without its picture or other positions.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+# P prompt tokens
+DTYPES = ("auto", "bfloat16", "float16", "float32")
+TOWERS = ("language", "merger", "vision")
+# Both end an answer in every model that has them, also where the checkpoint's config names only one of the two.
+END_TOKENS = ("<|im_end|>", "<|endoftext|>")
+
+
+@dataclass
+class EncodedPrompt:
+    """One prompt, ready for the model.
+
+    Args:
+        ids: P token ids, placeholders of media expanded, never truncated; ends with the assistant's turn header.
+        media: what the model takes beside the ids, on the CPU: pixel_values (patches, values of a patch) and
+            image_grid_thw (pictures, 3), pixel_values_videos and video_grid_thw, second_per_grid_ts; empty for text.
+        position_ids: (3, P) for models with multimodal rotary positions (time, height, width), else (P,).
+        next_position: position of the first completion token on every axis; token d sits at next_position + d.
+        image_sizes: (width, height) in pixels as handed in: pictures first, then videos (of a frame).
+        processed_sizes: the same, as the model sees them (from the grid).
+        media_key: equal for two prompts exactly if their media are; "" for text.
+    """
+
+    ids: list[int]
+    position_ids: torch.Tensor
+    next_position: int
+    media: dict[str, torch.Tensor] = field(default_factory=dict)
+    image_sizes: list[tuple[int, int]] = field(default_factory=list)
+    processed_sizes: list[tuple[int, int]] = field(default_factory=list)
+    media_key: str = ""
+
+
+class VLMModule(ABC):
+    """One family of models. An instance belongs to one checkpoint: it remembers its config and its processor."""
+
+    auto_class: type  # the transformers Auto class that loads the family
+
+    def __init__(self, config):
+        self.config = config
+        self.processor = None
+        self._stated_eos: set[int] = _as_set(getattr(config.get_text_config(), "eos_token_id", None))
+
+    def load_model(
+        self,
+        name: str,
+        dtype: str,
+        attn_implementation: str | dict | None = None,
+        quantization_config=None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ):
+        """Loads the weights of `name` (folder or hub name) on the CPU, or on this process's GPU when quantised.
+
+        Args:
+            dtype: one of `DTYPES`; `auto` is the checkpoint's own. There is no default: float32 is never silent.
+            attn_implementation: None leaves the choice to transformers; a dict chooses by sub-model.
+
+        Raises ValueError for an unknown dtype, a folder that is an adapter, and a checkpoint that lacks weights.
+        """
+        if dtype not in DTYPES:
+            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}: choose one of them.")
+        wanted = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
+        wanted |= {"revision": revision, "device_map": _device_map(quantization_config)}
+        model, info = self.auto_class.from_pretrained(
+            name,
+            dtype=dtype,
+            trust_remote_code=trust_remote_code,
+            output_loading_info=True,
+            **{key: value for key, value in wanted.items() if value is not None},
+        )
+        missing = sorted(info["missing_keys"])
+        if missing and quantization_config is None:
+            raise ValueError(
+                f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint (first: "
+                f"{missing[0]}), they would be random: give a complete checkpoint of this architecture."
+            )
+        self._stated_eos |= _as_set(getattr(model.generation_config, "eos_token_id", None))
+        return model
+
+    @abstractmethod
+    def load_processor(
+        self,
+        name: str,
+        min_pixels: int | None = None,
+        max_pixels: int | None = None,
+        revision: str | None = None,
+        trust_remote_code: bool = False,
+    ):
+        """Loads and remembers the processor (or tokenizer), left-padding; a limit of None keeps the checkpoint's."""
+
+    @abstractmethod
+    def lora_target_modules(self, model, vision: bool = False) -> str:
+        """A regular expression over full module paths for peft: the linear layers of the language model's blocks, never
+        the LM head; with `vision` also those of the vision tower and the merger."""
+
+    @abstractmethod
+    def render(self, messages: list[dict]) -> str:
+        """The prompt as the chat template writes it, up to the assistant's turn header, placeholders unexpanded."""
+
+    @abstractmethod
+    def encode(self, messages: list[dict], images: Sequence = (), videos: Sequence = ()) -> EncodedPrompt:
+        """Encodes one prompt whole.
+
+        Args:
+            messages: turns as in a dataset row; content may be a string or typed parts, with the same result.
+            images: decoded RGB pictures (PIL), which parts name by index.
+            videos: decoded videos (frames as the processor takes them, or a pair of frames and frames per second).
+
+        Raises ValueError where messages and media do not fit each other.
+        """
+
+    @abstractmethod
+    def tower_of(self, parameter_name: str) -> str:
+        """Which of `TOWERS` a parameter belongs to, whatever wrappers prefix its name."""
+
+    @property
+    def tokenizer(self):
+        """The tokenizer inside the processor (or the processor itself, for text)."""
+        return getattr(self.processor, "tokenizer", self.processor)
+
+    def freeze(self, model, freeze_vision: bool) -> None:
+        """With `freeze_vision`, nothing of vision tower and merger is trained, adapters on them included."""
+        for name, parameter in model.named_parameters():
+            if freeze_vision and self.tower_of(name) != "language":
+                parameter.requires_grad_(False)
+
+    def eos_token_ids(self, processor) -> list[int]:
+        """Ids that end an answer: the tokenizer's, the checkpoint's and the family's."""
+        tokenizer = getattr(processor, "tokenizer", processor)
+        vocabulary = tokenizer.get_added_vocab()
+        named = {vocabulary[token] for token in END_TOKENS if token in vocabulary}
+        return sorted(named | self._stated_eos | _as_set(tokenizer.eos_token_id))
+
+    def forbidden_token_ids(self, processor) -> list[int]:
+        """Ids a policy must never sample: padding, ids the tokenizer has no text for, and the family's media tokens.
+
+        An end-of-answer id is never among them, also where it serves as padding.
+        """
+        tokenizer = getattr(processor, "tokenizer", processor)
+        untold = set(range(len(tokenizer), self.config.get_text_config().vocab_size))
+        banned = untold | _as_set(tokenizer.pad_token_id) | self._media_token_ids(tokenizer)
+        return sorted(banned - set(self.eos_token_ids(processor)))
+
+    def _media_token_ids(self, tokenizer) -> set[int]:
+        return set()
+
+    @abstractmethod
+    def check_media(self, ids: Sequence[int], media: dict[str, torch.Tensor], what: str) -> None:
+        """Raises ValueError, naming `what`, unless `ids` hold one placeholder for each feature of `media`.
+
+        For a prompt, or a prompt and its completion: a sampled placeholder would otherwise surface as a library error
+        without a row.
+        """
+
+    def batch_media(self, prompts: Sequence[EncodedPrompt]) -> dict[str, torch.Tensor]:
+        """Media of several prompts as model arguments, concatenated in order; {} when no prompt has any."""
+        keys = dict.fromkeys(key for prompt in prompts for key in prompt.media)
+        return {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
+
+
+def typed_parts(messages: list[dict]) -> list[dict]:
+    """The same turns with every content as a list of typed parts, and only the keys a chat template should see.
+
+    A part must not carry a key it does not need: Qwen2.5-VL's template takes `{"type": "text", "image": None}` for a
+    picture and drops the text.
+
+    >>> typed_parts([{"role": "user", "content": "Hi"}])
+    [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]}]
+    """
+    turns = []
+    for message in messages:
+        content = message["content"]
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        turns.append({"role": message["role"], "content": [_bare(part) for part in parts]})
+    return turns
+
+
+def _bare(part: dict) -> dict:
+    return {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": part["type"]}
+
+
+def _as_set(ids) -> set[int]:
+    if ids is None:
+        return set()
+    return set(ids) if isinstance(ids, list | tuple) else {ids}
+
+
+def _device_map(quantization_config):
+    """Quantised weights cannot be moved later, so each process loads them onto its own GPU."""
+    if quantization_config is None or not torch.cuda.is_available():
+        return None
+    from accelerate import PartialState
+
+    return {"": PartialState().local_process_index}
