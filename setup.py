@@ -10,8 +10,8 @@ PACKAGES = ["config", "dataset", "model", "task", "trainer"]
 
 
 def requirements() -> list[str]:
-    lines = (line.split("#")[0].strip() for line in (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines())
-    return [line for line in lines if line]
+    lines = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    return [line for line in (line.split("#")[0].strip() for line in lines) if line]
 
 
 class SdistWithRequirements(sdist):
