@@ -11,6 +11,7 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
+from model.coordinates import processed_size
 from model.vlm_module import EncodedPrompt, VLMModule, typed_parts
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
@@ -55,13 +56,12 @@ class Qwen2_5VLModule(VLMModule):
     def encode(self, messages, images=(), videos=()):
         _refuse_media_tokens_in_text(messages)
         images = _in_order(messages, "image", images)
-        clips = [_frames_and_rate(video) for video in _in_order(messages, "video", videos)]
-        rates = [{"total_num_frames": len(f), "fps": fps, "frames_indices": list(range(len(f)))} for f, fps in clips]
+        videos = _in_order(messages, "video", videos)
         given = {}
         if images:
             given["images"] = images
-        if clips:
-            given |= {"videos": [frames for frames, _ in clips], "video_metadata": rates}
+        if videos:
+            given |= {"videos": videos, "video_metadata": [_sampling(video) for video in videos]}
         encoded = self.processor(text=[self.render(messages)], return_tensors="pt", **given)
 
         media = {key: torch.as_tensor(encoded[key]) for key in MEDIA_KEYS if key in encoded}
@@ -73,7 +73,7 @@ class Qwen2_5VLModule(VLMModule):
             position_ids=position_ids,
             next_position=int(position_ids.max()) + 1,
             media=media,
-            image_sizes=[image.size for image in images] + [_frame_size(frames) for frames, _ in clips],
+            image_sizes=[image.size for image in images] + [_frame_size(video) for video in videos],
             processed_sizes=self._processed_sizes(media),
             media_key=_media_key(media),
         )
@@ -112,7 +112,7 @@ class Qwen2_5VLModule(VLMModule):
     def _processed_sizes(self, media: dict) -> list[tuple[int, int]]:
         patch = self.config.vision_config.patch_size
         grids = [media[key] for key in ("image_grid_thw", "video_grid_thw") if key in media]
-        return [(w * patch, h * patch) for grid in grids for _, h, w in grid.tolist()]
+        return [processed_size(row, patch) for grid in grids for row in grid.tolist()]
 
 
 def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
@@ -152,18 +152,17 @@ def _refuse_media_tokens_in_text(messages: list[dict]) -> None:
                 )
 
 
-def _frames_and_rate(video) -> tuple:
-    """(frames, frames per second) of a video handed in as that pair, or as frames alone."""
-    if isinstance(video, tuple) and len(video) == 2 and isinstance(video[1], int | float):
-        return video
-    return video, DEFAULT_VIDEO_FPS
+def _sampling(video) -> dict:
+    """What the processor wants to know of frames that are already sampled; their rate sets the time axis."""
+    rate = getattr(video, "fps", DEFAULT_VIDEO_FPS)
+    return {"total_num_frames": len(video), "fps": rate, "frames_indices": list(range(len(video)))}
 
 
-def _frame_size(frames) -> tuple[int, int]:
+def _frame_size(video) -> tuple[int, int]:
     """(width, height) of PIL frames or of a (frames, channels, height, width) tensor."""
-    if hasattr(frames, "shape"):
-        return int(frames.shape[-1]), int(frames.shape[-2])
-    return frames[0].size
+    if hasattr(video, "shape"):
+        return int(video.shape[-1]), int(video.shape[-2])
+    return video[0].size
 
 
 def _media_key(media: dict[str, torch.Tensor]) -> str:

@@ -22,8 +22,8 @@ class TextModule(VLMModule):
         )
         if not tokenizer.chat_template:
             raise ValueError(
-                f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or put "
-                f"a chat_template.jinja into a local copy of the model's folder."
+                f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or "
+                f"put a chat_template.jinja into a local copy of the model's folder."
             )
         tokenizer.padding_side = "left"
         if tokenizer.pad_token_id is None:

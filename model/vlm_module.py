@@ -117,7 +117,7 @@ class VLMModule(ABC):
         Args:
             messages: turns as in a dataset row; content may be a string or typed parts, with the same result.
             images: decoded RGB pictures (PIL), which parts name by index.
-            videos: decoded videos (frames as the processor takes them, or a pair of frames and frames per second).
+            videos: decoded videos, frames as the processor takes them; an attribute `fps` is their rate after sampling.
 
         Raises ValueError where messages and media do not fit each other.
         """

@@ -1,0 +1,215 @@
+"""Routes each completion to the rewards of its task, and turns what they return into one number or None per completion.
+
+Two callables for TRL's `reward_funcs`: "format_reward" and "accuracy_reward". None means abstain: the row does not
+count for that function. A reward that fails on one completion is data: it abstains, is counted, and the first failure
+is shown; a reward that breaks the contract stops the run and names its file. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from numbers import Real
+
+from model.coordinates import frame_size
+from task.task_loader import Task, get_task
+
+KINDS = ("format", "accuracy")
+ON_REWARD_ERROR = ("abstain", "raise")
+
+
+def task_rewards(
+    tasks: dict[str, Task], thought_end: str = "</think>", on_reward_error: str = "abstain"
+) -> list[TaskReward]:
+    """[format reward, accuracy reward] over all tasks, in the order of `KINDS`."""
+    return [TaskReward(kind, tasks, thought_end, on_reward_error) for kind in KINDS]
+
+
+def reward_arguments(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> tuple:
+    """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
+
+    `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
+    Sizes are (width, height) of the first picture or None.
+    """
+    image_size = None if image_size is None else tuple(image_size)
+    processed_size = None if processed_size is None else tuple(processed_size)
+    sol = record.get("answer")
+    target = frame_size(task.config["frame"], image_size, processed_size)
+    if task.process_answer is not None and sol is not None and target is not None:
+        sol = task.process_answer(sol, image_size, target)
+    keywords = {
+        "id": record.get("id"),
+        "question_type": record["question_type"],
+        "image_size": image_size,
+        "processed_size": processed_size,
+        "record": record,
+        "thought_end": thought_end,
+    }
+    return sol, keywords
+
+
+class TaskReward:
+    """One of the two rewards as TRL calls it.
+
+    Args:
+        kind: "format" or "accuracy".
+        tasks: from `task.task_loader.load_tasks`.
+        on_reward_error: what a reward that raises does: "abstain" (None, counted) or "raise" (with the record's id).
+    """
+
+    def __init__(self, kind: str, tasks: dict[str, Task], thought_end: str = "</think>", on_reward_error="abstain"):
+        assert kind in KINDS, kind
+        if on_reward_error not in ON_REWARD_ERROR:
+            raise ValueError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
+        self.kind = kind
+        self.tasks = tasks
+        self.thought_end = thought_end
+        self.on_reward_error = on_reward_error
+        self.__name__ = f"{kind}_reward"
+        self._columns: set[str] = set()
+        self._shown = False
+
+    def __call__(
+        self,
+        prompts: Sequence | None = None,
+        completions: Sequence = (),
+        record: Sequence[str] = (),
+        image_sizes: Sequence | None = None,
+        processed_sizes: Sequence | None = None,
+        failed: Sequence[bool] | None = None,
+        log_extra: Callable | None = None,
+        log_metric: Callable | None = None,
+        **_,
+    ) -> list[float | None]:
+        """One value or None per completion.
+
+        Args:
+            completions: texts, or message lists whose last content counts.
+            record: the row's JSON string, one per completion.
+            image_sizes, processed_sizes: lists of (width, height) per completion, as `EncodedPrompt` holds them.
+            failed: rollouts that could not be made: they get None.
+            log_extra, log_metric: TRL's hooks; extras of the accuracy reward become metrics and table columns.
+        """
+        total = len(completions)
+        nothing: list = [None] * total
+        columns = (record, image_sizes or nothing, processed_sizes or nothing, failed or nothing)
+        assert all(len(column) == total for column in columns), (self.__name__, total, [len(c) for c in columns])
+
+        counts = {"failed": 0, "non_finite": 0}
+        rewards, extras = [], []
+        for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
+            value, extra = (None, {}) if lost else self._score(_text(completion), row, _first(sizes), _first(processed))
+            if value in counts:
+                counts[value] += 1
+                value = None
+            rewards.append(value)
+            extras.append(extra)
+        if log_metric is not None:
+            for name, count in counts.items():
+                log_metric(f"rewards/{self.__name__}/{name}", float(count))
+            for name, values in _numbers(extras).items():
+                log_metric(name, sum(values) / len(values))
+        if log_extra is not None and self.kind == "accuracy":
+            # A column once logged stays, so that all columns of TRL's table keep one length.
+            self._columns.update(name for extra in extras for name in extra)
+            for name in sorted(self._columns):
+                log_extra(name, [extra.get(name) for extra in extras])
+        return rewards
+
+    def _score(self, completion: str, row: str, image_size, processed_size) -> tuple[float | str | None, dict]:
+        """(value, extras) of one completion; the value is "failed" or "non_finite" where there is none to use."""
+        record = json.loads(row)
+        task = get_task(record["question_type"], self.tasks)
+        reward = task.format_reward if self.kind == "format" else task.accuracy_reward
+        try:
+            sol, keywords = reward_arguments(task, record, image_size, processed_size, self.thought_end)
+            result = reward(completion, sol, **keywords)
+        except Exception as error:
+            self._report(task, record, error)
+            return "failed", {}
+        value, extra = self._checked(result, task)
+        finite = value is None or math.isfinite(value)
+        return value if finite else "non_finite", {f"{task.name}/{key}": number for key, number in extra.items()}
+
+    def _checked(self, result, task: Task) -> tuple[float | None, dict]:
+        """The contract of a reward's return value; TypeError naming the task's file where it is broken."""
+        rule = "0.0, 1.0 or None" if self.kind == "format" else "a float, (float, dict) or None"
+        extra = {}
+        if self.kind == "accuracy" and isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            result, extra = result
+        allowed = result is None or isinstance(result, Real)
+        if self.kind == "format" and allowed and result is not None:
+            allowed = result in (0, 1) or not math.isfinite(result)
+        if not allowed:
+            raise TypeError(
+                f"{task.path}: {self.__name__} returned {_shown(result)} for one completion: return {rule}, "
+                f"one value per call."
+            )
+        return (None if result is None else float(result)), extra
+
+    def _report(self, task: Task, record: dict, error: Exception) -> None:
+        where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
+        if self.on_reward_error == "raise":
+            raise ValueError(
+                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion; repair it, "
+                f"or use on_reward_error=abstain."
+            ) from error
+        if not self._shown:
+            self._shown = True
+            print(f"{where}; such completions get no reward and are counted, only this first one is shown:", file=sys.stderr)
+            traceback.print_exception(error)
+
+
+class CheckedReward:
+    """A user's own reward function, held to one number or None per completion.
+
+    TRL checks the length, but a column of tensors or strings would end in a message that names no function.
+    """
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, prompts, completions, **keywords) -> list[float | None]:
+        values = self.function(prompts=prompts, completions=completions, **keywords)
+        good = isinstance(values, list | tuple) and len(values) == len(completions)
+        if not good or not all(value is None or isinstance(value, Real) for value in values):
+            raise TypeError(
+                f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
+                f"return a list with one float or None for each."
+            )
+        return [None if value is None or not math.isfinite(value) else float(value) for value in values]
+
+
+def _text(completion) -> str:
+    """The completion as text: a string, or the last content of a list of messages."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1]["content"] if completion else ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def _first(sizes):
+    return sizes[0] if sizes else None
+
+
+def _numbers(extras: list[dict]) -> dict[str, list[float]]:
+    """The finite numbers of all extras, by name."""
+    found = defaultdict(list)
+    for extra in extras:
+        for name, value in extra.items():
+            if isinstance(value, Real) and math.isfinite(value):
+                found[name].append(float(value))
+    return found
+
+
+def _shown(value) -> str:
+    size = f" of {len(value)}" if isinstance(value, list | tuple | dict | str) else ""
+    text = repr(value)
+    return f"a {type(value).__name__}{size} ({text if len(text) <= 60 else text[:57] + '...'})"
