@@ -1,0 +1,60 @@
+"""A complete task to copy: `cp task/TEMPLATE.py task/my_task.py`, change "my-task" below, and it trains.
+
+Records with "question_type": "my-task" are then prompted, scored and evaluated by the new file. As it stands it asks
+for a short text and compares it with the record's answer.
+"""
+
+from task.answer_parsing import answer_text, normal_text, split_completion
+
+TASK_CONFIG = {
+    "task_type": "my-task",  # equals the records' question_type
+    # {Question} is replaced by the record's question. Pictures come before this text.
+    "grpo_template": (
+        "{Question} First think inside <think> </think>, then give a short answer inside <answer> </answer>."
+    ),
+    "description": "a short text, compared after white space and case",  # the next three are for people
+    "input_format": "a question, with or without pictures",
+    "output_format": "a few words",
+    # Where the answer's coordinates live: "none" (no coordinates), "original", "processed" (Qwen2.5-VL's pixels) or
+    # "norm1000" (0 to 1000). The last two need process_answer(answer, size_from, size_to): trajectory_sharerobot.py.
+    "frame": "none",
+    # "system_prompt": "...",  # optional
+}
+
+# Rewards get the completion only, never the prompt, and must not raise on anything a model writes. kw always holds id,
+# question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end.
+
+
+def format_reward(completion, sol, **kw):
+    """1.0 for the wanted form, else 0.0."""
+    parts = split_completion(completion, kw.get("thought_end", "</think>"))
+    return float(parts is not None and parts[1].strip() != "")
+
+
+def accuracy_reward(completion, sol, **kw):
+    """A float; or (float, {"name": number}) to log more; or None where the reward does not apply."""
+    if sol is None:
+        return None
+    answer = parse_answer(completion, **kw)
+    if answer is None:
+        return 0.0, {"parse_fail": 1}
+    # Equality, not containment: an answer that lists every option must not win.
+    return float(normal_text(answer) == normal_text(str(sol))), {"parse_fail": 0}
+
+
+def parse_answer(completion, **kw):
+    """Optional: the answer as evaluation stores it, or None when there is none."""
+    return answer_text(completion, kw.get("thought_end", "</think>"))
+
+
+def compute_metrics(predictions, **kw):
+    """Optional: floats over all predictions of this task (dicts, see metadata/README.md)."""
+    rows = [row for row in predictions if row.get("status") != "load_error"]
+    if not rows:
+        return {"count": 0.0}
+    return {
+        "accuracy": sum(row["accuracy"] or 0.0 for row in rows) / len(rows),
+        "format": sum(row["format"] for row in rows) / len(rows),
+        "parse_failure_rate": sum(row["prediction"] is None for row in rows) / len(rows),
+        "count": float(len(rows)),
+    }

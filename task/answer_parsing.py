@@ -1,0 +1,210 @@
+"""Reads what a model wrote: the think/answer structure, then JSON, numbers, points and boxes inside the answer.
+
+Policies under training write anything, so every function here takes any text, returns None for "no answer" (never an
+invented value such as a box of zeros), raises nothing, and costs time linear in the text. What was pinned:
+
+- Tags count as they are written: `<Answer>` is no tag, and tag text inside a thought counts as one more tag.
+- One fence of three backticks round the whole answer is taken off; any other use of fences is no answer.
+- Full-width digits and brackets are read as plain ones (Unicode NFKC). NaN, Infinity and 1e999 are no answer.
+- Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
+"""
+
+import ast
+import json
+import math
+import re
+import string
+import unicodedata
+import warnings
+
+ANSWER_START, ANSWER_END = "<answer>", "</answer>"
+MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
+MAX_LITERAL_CHARS = 8_000  # the Python reader is slower than the JSON reader
+FENCE = "```"
+
+# No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
+_NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
+
+
+def thought_tags(thought_end: str = "</think>") -> tuple[str, str]:
+    """The opening and closing tag of a thought.
+
+    >>> thought_tags("</analysis>")
+    ('<analysis>', '</analysis>')
+    """
+    if "/" not in thought_end:
+        raise ValueError(f"thought_end is {thought_end!r}: give a closing tag such as </think>.")
+    return thought_end.replace("/", "", 1), thought_end
+
+
+def split_completion(completion: str, thought_end: str = "</think>") -> tuple[str, str] | None:
+    """(thought, answer) of a completion in the exact form, else None.
+
+    The form: one thought block, then one answer block, each tag once, only white space outside and between. A thought
+    may be empty. The texts are returned as written.
+
+    >>> split_completion("<think>a</think> <answer>1</answer>")
+    ('a', '1')
+    """
+    tags = (*thought_tags(thought_end), ANSWER_START, ANSWER_END)
+    if any(completion.count(tag) != 1 for tag in tags):
+        return None
+    parts, rest = [], completion
+    for tag in tags:
+        part, found, rest = rest.partition(tag)
+        if not found:  # the tags stand in another order
+            return None
+        parts.append(part)
+    before, thought, between, answer = parts
+    if before.strip() or between.strip() or rest.strip():
+        return None
+    return thought, answer
+
+
+def answer_text(completion: str, thought_end: str = "</think>") -> str | None:
+    """The text to score, stripped: the one answer block after the last thought; None when there is no such text.
+
+    More lenient than `split_completion`, so that accuracy and format stay apart: text round the answer block is
+    allowed, and the thought may be missing. Several answer blocks, an empty one, and a thought that was opened and
+    never closed are no answer.
+    """
+    thought_start, thought_end = thought_tags(thought_end)
+    _, closed, rest = completion.rpartition(thought_end)
+    if not closed and thought_start in completion:
+        return None
+    if rest.count(ANSWER_START) != 1 or rest.count(ANSWER_END) != 1:
+        return None
+    body, found, _ = rest.partition(ANSWER_START)[2].partition(ANSWER_END)
+    return (body.strip() or None) if found else None
+
+
+def parse_value(text: str | None):
+    """The JSON value a text holds, with or without one outer fence; Python's quotes and tuples are read too.
+
+    None when it holds none, or holds a number that is not finite. Tuples come out as lists.
+    """
+    text = _plain(text)
+    if text is None:
+        return None
+    try:
+        return _finite(json.loads(text))
+    except (ValueError, RecursionError):
+        return _python_value(text)
+
+
+def parse_numbers(text: str | None) -> list[float] | None:
+    """A number, a list of numbers, or bare numbers between commas, spaces and balanced brackets, as floats.
+
+    >>> parse_numbers("[-5, 10.5, 30, 40]")
+    [-5.0, 10.5, 30.0, 40.0]
+    >>> parse_numbers("334 557 468 614")
+    [334.0, 557.0, 468.0, 614.0]
+    """
+    value = parse_value(text)
+    if value is None:
+        return _bare_numbers(text)
+    return _numbers(value if isinstance(value, list) else [value])
+
+
+def parse_points(text: str | None) -> list[list[float]] | None:
+    """Points [[x, y], ...]; one point [x, y] gives a list of one, `[]` gives the empty list.
+
+    A point may also be an object with the key point_2d.
+    """
+    return _shapes(text, 2, "point_2d")
+
+
+def parse_boxes(text: str | None) -> list[list[float]] | None:
+    """Boxes [[x1, y1, x2, y2], ...]; one box gives a list of one, `[]` (nothing there) gives the empty list.
+
+    A box may also be an object with the key bbox_2d.
+    """
+    return _shapes(text, 4, "bbox_2d")
+
+
+def normal_text(text: str) -> str:
+    """A text made comparable: Unicode NFKC, case folded, white space collapsed. Never empties a visible text.
+
+    >>> normal_text("  Garden   Phlox ")
+    'garden phlox'
+    """
+    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+
+
+def _plain(text: str | None) -> str | None:
+    """Length checked, NFKC, one outer fence taken off; None for too long, empty, or fences used otherwise."""
+    if text is None or len(text) > MAX_ANSWER_CHARS:
+        return None
+    text = unicodedata.normalize("NFKC", text).strip()
+    if FENCE in text:
+        if text.count(FENCE) != 2 or not (text.startswith(FENCE) and text.endswith(FENCE)):
+            return None
+        text = text.removeprefix(FENCE).removesuffix(FENCE).lstrip(string.ascii_letters).strip()  # letters: language
+    return text if 0 < len(text) <= MAX_ANSWER_CHARS else None
+
+
+def _python_value(text: str):
+    """Lists, tuples and dicts as Python prints them. Literals only: nothing is evaluated."""
+    if len(text) > MAX_LITERAL_CHARS or text[0] not in "[({'":
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # odd escapes in a model's text are not our user's concern
+            return _finite(ast.literal_eval(text))
+    except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError):
+        return None
+
+
+def _finite(value):
+    """The value with tuples as lists; ValueError for a number that is not finite or a type that JSON has not."""
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError("not finite")
+    if value is not None and not isinstance(value, str | int | float):
+        raise ValueError("not a JSON type")
+    return value
+
+
+def _bare_numbers(text: str | None) -> list[float] | None:
+    text = _plain(text)
+    if text is None:
+        return None
+    rest = _NUMBER.sub("#", text)
+    if "##" in rest or rest.strip("#,;[]() \t\r\n"):
+        return None  # numbers that touch (2020-01-02), or anything else beside numbers
+    if rest.count("[") != rest.count("]") or rest.count("(") != rest.count(")"):
+        return None  # cut off
+    return _numbers([float(number) for number in _NUMBER.findall(text)])
+
+
+def _numbers(values) -> list[float] | None:
+    """A list of one or more finite numbers as floats, else None."""
+    if not isinstance(values, list) or not values:
+        return None
+    if any(isinstance(value, bool) or not isinstance(value, int | float) for value in values):
+        return None
+    try:
+        floats = [float(value) for value in values]
+    except OverflowError:  # an int of hundreds of digits
+        return None
+    return floats if all(math.isfinite(value) for value in floats) else None
+
+
+def _shapes(text: str | None, length: int, key: str) -> list[list[float]] | None:
+    """Lists of `length` numbers each, given bare or as objects under `key`."""
+    value = parse_value(text)
+    if value is None:
+        numbers = _bare_numbers(text)
+        return [numbers] if numbers is not None and len(numbers) == length else None
+    if isinstance(value, dict):
+        value = value.get(key)
+    if not isinstance(value, list):
+        return None
+    numbers = _numbers(value)
+    if numbers is not None:
+        return [numbers] if len(numbers) == length else None
+    shapes = [_numbers(item.get(key) if isinstance(item, dict) else item) for item in value]
+    return shapes if all(shape is not None and len(shape) == length for shape in shapes) else None

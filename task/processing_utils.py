@@ -1,0 +1,63 @@
+"""Moves coordinates from a picture of one size to the same picture at another size.
+
+Sizes are (width, height). Sizes that differ in shape scale x and y by different factors, as the picture itself was.
+"""
+
+from numbers import Real
+
+Size = tuple[float, float]
+LARGEST = 1e300  # a product of such a number and a scale is still finite
+
+
+def scale_points(points, size_from: Size, size_to: Size) -> list:
+    """Scales one point [x, y] or a list of points; floats out.
+
+    >>> scale_points([320, 240], (640, 480), (1000, 1000))
+    [500.0, 500.0]
+    """
+    return _scale(points, 2, "a point [x, y] or a list of points", size_from, size_to)
+
+
+def scale_trajectory(points, size_from: Size, size_to: Size) -> list[list[float]]:
+    """Scales a path [[x, y], ...] of at least one way-point; floats out."""
+    if not points or _are_numbers(points):
+        raise ValueError(f"a path must be a list of at least one way-point [[x, y], ...], got {_shown(points)}.")
+    return _scale(points, 2, "a path [[x, y], ...]", size_from, size_to)
+
+
+def scale_bbox_xyxy(boxes, size_from: Size, size_to: Size) -> list:
+    """Scales one box [x1, y1, x2, y2] or a list of boxes; floats out.
+
+    >>> scale_bbox_xyxy([500, 500, 750, 750], (1000, 1000), (640, 480))
+    [320.0, 240.0, 480.0, 360.0]
+    """
+    return _scale(boxes, 4, "a box [x1, y1, x2, y2] or a list of boxes", size_from, size_to)
+
+
+def _scale(value, length: int, wanted: str, size_from: Size, size_to: Size) -> list:
+    factors = _factors(size_from, size_to)
+    if _are_numbers(value) and len(value) == length:
+        return [float(number) * factors[axis % 2] for axis, number in enumerate(value)]
+    if not isinstance(value, list | tuple) or not all(_are_numbers(one) and len(one) == length for one in value):
+        raise ValueError(f"expected {wanted} of finite numbers, got {_shown(value)}.")
+    return [[float(number) * factors[axis % 2] for axis, number in enumerate(one)] for one in value]
+
+
+def _factors(size_from: Size, size_to: Size) -> tuple[float, float]:
+    for size in (size_from, size_to):
+        if not _are_numbers(size) or len(size) != 2 or min(size) <= 0:
+            raise ValueError(f"a picture size must be (width, height), both above 0, got {size!r}.")
+    return size_to[0] / size_from[0], size_to[1] / size_from[1]
+
+
+def _are_numbers(value) -> bool:
+    return (
+        isinstance(value, list | tuple)
+        and len(value) > 0
+        and all(isinstance(n, Real) and not isinstance(n, bool) and abs(n) < LARGEST for n in value)
+    )
+
+
+def _shown(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

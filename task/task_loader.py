@@ -1,0 +1,211 @@
+"""Finds the task files, checks each against the contract, and hands out `Task` objects by question_type.
+
+A file that breaks the contract stops the run with a sentence that names it: a misspelt name must never mean that a
+reward is silently not used. Importing this module imports neither torch nor numpy.
+"""
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
+FRAMES = ("original", "processed", "norm1000", "none")
+MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
+REQUIRED_KEYS = ("task_type", "grpo_template", "description", "input_format", "output_format", "frame")
+OPTIONAL_KEYS = ("system_prompt",)
+REWARD_KEYWORDS = ("id", "question_type", "image_size", "processed_size", "record", "thought_end")
+
+# name -> (positional arguments it is called with, is it called with keywords too, must every task have it)
+FUNCTIONS = {
+    "format_reward": (("completion", "sol"), True, True),
+    "accuracy_reward": (("completion", "sol"), True, True),
+    "process_answer": (("answer", "size_from", "size_to"), False, False),
+    "parse_answer": (("completion",), True, False),
+    "compute_metrics": (("predictions",), True, False),
+    "make_environment": ((), False, False),
+}
+
+
+@dataclass(frozen=True)
+class Task:
+    """One loaded task file. `name` is TASK_CONFIG["task_type"], the value of a record's question_type.
+
+    format_reward(completion, sol, **kw) -> 0.0 or 1.0
+    accuracy_reward(completion, sol, **kw) -> float, (float, dict of logged numbers), or None (does not apply)
+    process_answer(answer, size_from, size_to) -> the answer with its coordinates moved between two (width, height)
+    parse_answer(completion, **kw) -> the answer in the task's frame, or None when there is none
+    compute_metrics(predictions, **kw) -> dict of floats
+    make_environment() -> an environment for agent tasks
+
+    Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end.
+    """
+
+    name: str
+    path: Path
+    config: dict
+    format_reward: Callable
+    accuracy_reward: Callable
+    process_answer: Callable | None = None
+    parse_answer: Callable | None = None
+    compute_metrics: Callable | None = None
+    make_environment: Callable | None = None
+
+
+def load_tasks(folder: str | Path | None = None) -> dict[str, Task]:
+    """Every task of a folder (default: this one), keyed by task_type, in the order of the file names.
+
+    Raises ValueError, naming the file, for a file that cannot be imported or breaks the contract.
+    """
+    where = Path(folder) if folder is not None else Path(__file__).parent
+    if not where.is_dir():
+        raise ValueError(f"{where} is not a folder: give the folder that holds the task files.")
+    tasks: dict[str, Task] = {}
+    for path in sorted(where.glob("*.py")):
+        if path.stem in NOT_TASKS or path.name.startswith("."):
+            continue
+        task = _checked(path, _import(path, of_package=folder is None))
+        if task.name in tasks:
+            raise ValueError(
+                f"{path}: task_type {task.name!r} is already taken by {tasks[task.name].path}: give each file its own."
+            )
+        tasks[task.name] = task
+    if not tasks:
+        raise ValueError(f"{where} holds no task file: copy TEMPLATE.py there under a new name.")
+    return tasks
+
+
+def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
+    """The task of a record's question_type; `tasks` defaults to the files of this folder, read once a process.
+
+    Raises ValueError listing the known types, with the nearest one.
+    """
+    tasks = _own_tasks() if tasks is None else tasks
+    if isinstance(question_type, str) and question_type in tasks:
+        return tasks[question_type]
+    near = difflib.get_close_matches(str(question_type), tasks, n=1)
+    raise ValueError(
+        f"no task has question_type {question_type!r}{_did_you_mean(near)}; known: {', '.join(sorted(tasks))}. "
+        "A question_type equals TASK_CONFIG['task_type'] of a file in task/."
+    )
+
+
+def print_summary(tasks: dict[str, Task] | None = None) -> None:
+    """Prints a line per task: its type, file, frame, optional functions and description."""
+    tasks = load_tasks() if tasks is None else tasks
+    optional = [name for name, (_, _, required) in FUNCTIONS.items() if not required]
+    print(f"{len(tasks)} task(s):")
+    for task in tasks.values():
+        extras = ", ".join(name for name in optional if getattr(task, name)) or "rewards only"
+        print(f"  {task.name}  ({task.path.name}; frame {task.config['frame']}; {extras})")
+        print(f"      {task.config['description']}")
+
+
+@functools.cache
+def _own_tasks() -> dict[str, Task]:
+    return load_tasks()
+
+
+def _import(path: Path, of_package: bool) -> ModuleType:
+    try:
+        if of_package:
+            return importlib.import_module(f"{__package__}.{path.stem}")
+        spec = importlib.util.spec_from_file_location(f"task_file_{path.stem}", path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        return module
+    except Exception as error:
+        raise ValueError(
+            f"{path}: the task file cannot be imported ({type(error).__name__}: {error}): repair it or move it away."
+        ) from error
+
+
+def _checked(path: Path, module: ModuleType) -> Task:
+    config = getattr(module, "TASK_CONFIG", None)
+    if config is None:
+        near = difflib.get_close_matches("TASK_CONFIG", vars(module), n=1)
+        raise ValueError(
+            f"{path}: has no TASK_CONFIG{_did_you_mean(near)}: every file in task/ is a task and defines it, "
+            "see TEMPLATE.py."
+        )
+    _check_config(path, config)
+    functions = {name: _function(path, module, name) for name in FUNCTIONS}
+    if config["frame"] in MAPPED_FRAMES and functions["process_answer"] is None:
+        raise ValueError(
+            f"{path}: frame {config['frame']!r} needs process_answer(answer, size_from, size_to), which moves the "
+            "record's answer into that frame: define it, or set frame to 'original' or 'none'."
+        )
+    return Task(name=config["task_type"], path=path, config=config, **functions)
+
+
+def _check_config(path: Path, config) -> None:
+    if not isinstance(config, dict):
+        raise ValueError(f"{path}: TASK_CONFIG is a {type(config).__name__}: make it a dict, see TEMPLATE.py.")
+    for key in REQUIRED_KEYS:
+        if key not in config:
+            near = difflib.get_close_matches(key, config, n=1)
+            raise ValueError(f"{path}: TASK_CONFIG has no {key!r}{_did_you_mean(near)}: add it, see TEMPLATE.py.")
+    for key, value in config.items():
+        if key not in REQUIRED_KEYS + OPTIONAL_KEYS:
+            near = difflib.get_close_matches(str(key), REQUIRED_KEYS + OPTIONAL_KEYS, n=1)
+            raise ValueError(
+                f"{path}: TASK_CONFIG has the unknown key {key!r}{_did_you_mean(near)}: "
+                "keep settings of your own in a constant of the file."
+            )
+        if not isinstance(value, str) or not value.strip():
+            raise ValueError(f"{path}: TASK_CONFIG[{key!r}] is {value!r}: give a text that is not empty.")
+    if config["grpo_template"].count("{Question}") != 1:
+        raise ValueError(f"{path}: grpo_template must hold {{Question}} exactly once: that is where the question goes.")
+    if config["frame"] not in FRAMES:
+        near = difflib.get_close_matches(config["frame"], FRAMES, n=1)
+        raise ValueError(
+            f"{path}: frame is {config['frame']!r}{_did_you_mean(near)}: choose one of {', '.join(FRAMES)}."
+        )
+
+
+def _function(path: Path, module: ModuleType, name: str) -> Callable | None:
+    arguments, keywords, required = FUNCTIONS[name]
+    function = getattr(module, name, None)
+    call = f"{name}({', '.join(arguments + ('**kw',) * keywords)})"
+    if function is None:
+        misspelt = _misspelling(module, name)
+        if required or misspelt:
+            raise ValueError(
+                f"{path}: has no {call}{_did_you_mean(misspelt)}: "
+                + ("define it, see TEMPLATE.py." if required else "rename it, or start its name with an underscore.")
+            )
+        return None
+    if not callable(function):
+        raise ValueError(f"{path}: {name} is a {type(function).__name__}: make it a function {call}.")
+    signature = inspect.signature(function)
+    open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
+    try:
+        signature.bind(*arguments, **dict.fromkeys(REWARD_KEYWORDS if keywords else ()))
+        fits = open_ended or not keywords
+    except TypeError:
+        fits = False
+    if not fits:
+        raise ValueError(f"{path}: {name}{signature} does not fit the call {call}: change its arguments to these.")
+    return function
+
+
+def _misspelling(module: ModuleType, name: str) -> list[str]:
+    """A public function of the module that looks like `name` misspelt, as a list of none or one."""
+    own = [
+        key
+        for key, value in vars(module).items()
+        if inspect.isfunction(value)
+        and value.__module__ == module.__name__
+        and not key.startswith("_")
+        and key not in FUNCTIONS
+    ]
+    return difflib.get_close_matches(name, own, n=1, cutoff=0.85)
+
+
+def _did_you_mean(names: list[str]) -> str:
+    return f" (did you mean {names[0]!r}?)" if names else ""
