@@ -1,0 +1,237 @@
+"""Teaches the demo model to think, then answer, from imperfect demonstrations; writes scripts/demo/tiny_model.
+
+    python scripts/demo/warm_start.py                                  # the shipped weights
+    python scripts/demo/warm_start.py --evaluate scripts/demo/tiny_model   # figures on the 128 test scenes, no training
+
+Every batch holds fresh scenes of a seed of its own, so no test scene is ever seen. The demonstrations are faulty on
+purpose (`demonstrate`): what is wrong with them is what reinforcement learning has to find out.
+"""
+
+import argparse
+import math
+import re
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+REPO = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPO))
+
+from scripts.demo import make_scenes, make_tiny_model  # noqa: E402
+
+WARM_SEED = 3
+FAST_SHARE = 0.6  # demonstrations done in haste
+FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 7.0, 3.5, 1.5  # standard deviations in pixels
+BIAS = (3.0, -3.0)  # every demonstrated way-point is off by this much
+WRONG_SIDE_SHARE = 0.15  # of the careful demonstrations that pass a block
+PAIR = re.compile(r"\[(\d+), (\d+)\]")
+COMPLETION = re.compile(r"\s*<think>[^<]*</think>\s*<answer>\[(\[\d+, \d+\](?:, \[\d+, \d+\])+)\]</answer>\s*")
+
+
+# ---- the scene as the model sees it, and a demonstration on it
+
+
+def processed_size(scene):
+    """(width, height) after Qwen2.5-VL's processor: each side the nearest multiple of 28."""
+    return round(scene.width / 28) * 28, round(scene.height / 28) * 28
+
+
+def seen_path(scene):
+    """The true path in pixels of the processed picture, and the scale from original to processed pixels."""
+    scale = np.array(processed_size(scene)) / (scene.width, scene.height)
+    return scene.path * scale, scale
+
+
+def demonstrate(scene, rng):
+    """A completion as an imperfect teacher would write it: what it sees, what it will do, then the path.
+
+    In haste (FAST_SHARE) the teacher ignores blocks and is sloppy; slowly it goes round them, now and then on the wrong
+    side. Both start and end the path where the thought says gripper and target are.
+    """
+    truth, scale = seen_path(scene)
+    limit = np.array(processed_size(scene)) - 1
+    start, end = (np.clip(point * scale + rng.normal(0, LOOK_JITTER, 2), 0, limit).round()
+                  for point in (scene.gripper.xy, scene.objects[0][0].xy))  # fmt: skip
+    fast = rng.random() < FAST_SHARE
+    thought = f"Gripper at {show(start)}. The {scene.target_name} at {show(end)}."
+    if fast or not scene.passes:
+        path = np.linspace(start, end, len(make_scenes.cut_evenly(np.stack([start, end]))))
+        thought += f" Go straight, {'fast' if fast else 'slowly'}."
+    else:
+        share = np.linspace(0, 1, len(truth))[:, None]
+        detour = truth - ((1 - share) * truth[0] + share * truth[-1])
+        index, side = scene.passes[0]
+        if rng.random() < WRONG_SIDE_SHARE:
+            detour, side = -detour, {"above": "below", "below": "above", "left": "right", "right": "left"}[side]
+        path = (1 - share) * start + share * end + detour
+        block = np.clip(scene.blocks[index].xy * scale + rng.normal(0, LOOK_JITTER, 2), 0, limit)
+        thought += f" Block at {show(block)}, so pass {side}, slowly."
+    path = path + rng.normal(0, FAST_JITTER if fast else SLOW_JITTER, path.shape) + BIAS
+    answer = ", ".join(show(point) for point in np.clip(path, 0, limit))
+    return f"<think>{thought}</think><answer>[{answer}]</answer>"
+
+
+def show(point):
+    return f"[{round(point[0])}, {round(point[1])}]"
+
+
+def render(processor, scene):
+    content = [{"type": "image"}, {"type": "text", "text": make_tiny_model.TEMPLATE.format(Question=scene.question)}]
+    turn = {"role": "user", "content": content}
+    return processor.apply_chat_template([turn], add_generation_prompt=True, tokenize=False)
+
+
+# ---- supervised training
+
+
+def make_batch(processor, scenes, rng):
+    """Model inputs of prompt + demonstration, right-padded, with labels on the completion only."""
+    texts = [render(processor, scene) + demonstrate(scene, rng) + "<|im_end|>" for scene in scenes]
+    pictures = [make_scenes.draw(scene) for scene in scenes]
+    batch = processor(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
+    labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
+    turn = processor.tokenizer.convert_tokens_to_ids("<|im_start|>")
+    for row in labels:
+        row[: int((row == turn).nonzero()[-1]) + 3] = -100  # <|im_start|>, assistant, newline
+    return dict(batch), labels
+
+
+def train(model, processor, args):
+    rng = np.random.default_rng([WARM_SEED, args.seed])
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, args.steps))
+    began, losses = time.time(), []
+    for step in range(args.steps):
+        first = step * args.batch
+        scenes = [make_scenes.make_scene(WARM_SEED + 1000 * args.seed, first + i) for i in range(args.batch)]
+        batch, labels = make_batch(processor, scenes, rng)
+        loss = model(**batch, labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        losses.append(loss.item())
+        if (step + 1) % 50 == 0:
+            spent = time.time() - began
+            print(f"step {step + 1}/{args.steps}  loss {np.mean(losses[-50:]):.4f}  {spent:.0f} s", flush=True)
+        if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
+            make_tiny_model.save(model, processor, args.out)
+            report(evaluate(model, processor, test_scenes(64), sample=True), f"step {step + 1}, 64 test scenes, T = 1")
+
+
+def rate(step, steps, warmup=100):
+    """Linear warm-up, then a cosine to a fiftieth."""
+    if step < warmup:
+        return (step + 1) / warmup
+    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+# ---- evaluation on the test scenes
+
+
+def test_scenes(count):
+    return [make_scenes.make_scene(make_scenes.TEST_SEED, index) for index in range(count)]
+
+
+@torch.no_grad()
+def generate(model, processor, scenes, sample, batch_size=32):
+    """One completion per scene; every sampling option is given, since the checkpoint's own make sampling greedy."""
+    model.eval()
+    completions = []
+    for at in range(0, len(scenes), batch_size):
+        part = scenes[at : at + batch_size]
+        inputs = processor(
+            text=[render(processor, scene) for scene in part],
+            images=[make_scenes.draw(scene) for scene in part],
+            padding=True,
+            padding_side="left",
+            return_tensors="pt",
+        )
+        options = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {"do_sample": False}
+        output = model.generate(**inputs, max_new_tokens=160, repetition_penalty=1.0, **options)
+        completions += processor.batch_decode(output[:, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
+    model.train()
+    return completions
+
+
+def evaluate(model, processor, scenes, sample):
+    """Means over the scenes: format rate, accuracy reward, discrete Frechet distance, error of the thought's places."""
+    rows = []
+    for scene, completion in zip(scenes, generate(model, processor, scenes, sample), strict=True):
+        truth, scale = seen_path(scene)
+        tenth = 0.1 * math.hypot(*processed_size(scene))
+        match = COMPLETION.fullmatch(completion)
+        path = np.array(PAIR.findall(match.group(1)), dtype=float) if match else None
+        distance = discrete_frechet(path, truth) if match else float("nan")
+        named = np.array(PAIR.findall(completion.split("</think>")[0])[:2], dtype=float)
+        places = np.array([scene.gripper.xy, scene.objects[0][0].xy]) * scale
+        miss = np.linalg.norm(named - places, axis=1) if len(named) == 2 else np.array([np.inf, np.inf])
+        thought, _, answer = completion.partition("</think>")
+        rows.append({
+            "format": float(match is not None),
+            "accuracy": math.exp(-distance / tenth) if match else 0.0,
+            "dfd": distance,
+            "gripper_px": miss[0],
+            "target_px": miss[1],
+            "both_within_7px": float((miss <= 7).all()),
+            "slowly": float("slowly" in thought),
+            "thought_tokens": len(processor.tokenizer(thought + "</think>").input_ids),
+            "answer_tokens": len(processor.tokenizer(answer).input_ids) + 1,
+        })  # fmt: skip
+    figures = {}
+    for key in rows[0]:
+        values = np.array([row[key] for row in rows])
+        values = values[np.isfinite(values)]
+        figures[key] = float(values.mean()) if len(values) else float("nan")
+        if key.endswith("tokens"):
+            figures[f"{key}_max"] = float(values.max())
+    return figures
+
+
+def discrete_frechet(path, other):
+    """Smallest possible largest distance between two walkers that each step from way-point to way-point, never back."""
+    gaps = np.linalg.norm(path[:, None] - other[None], axis=-1)
+    reach = np.full((len(path) + 1, len(other) + 1), np.inf)
+    reach[0, 0] = 0.0
+    for i in range(len(path)):
+        for j in range(len(other)):
+            before = min(reach[i, j], reach[i, j + 1], reach[i + 1, j])
+            reach[i + 1, j + 1] = max(before, gaps[i, j])
+    return float(reach[-1, -1])
+
+
+def report(figures, title):
+    print(f"{title}: " + "  ".join(f"{key} {value:.3f}" for key, value in figures.items()), flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=REPO / "scripts/demo/tiny_model", help="folder to write")
+    parser.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
+    parser.add_argument("--steps", type=int, default=4000)
+    parser.add_argument("--batch", type=int, default=32, help="scenes per step")
+    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--save-every", type=int, default=1000, help="steps between saves")
+    args = parser.parse_args()
+    torch.set_num_threads(1)
+    torch.manual_seed(args.seed)
+    if args.evaluate:
+        from transformers import AutoModelForImageTextToText, AutoProcessor
+
+        model = AutoModelForImageTextToText.from_pretrained(args.evaluate, dtype=torch.float32)
+        processor = AutoProcessor.from_pretrained(args.evaluate)
+    else:
+        tokenizer = make_tiny_model.build_tokenizer()
+        processor, model = make_tiny_model.build_processor(tokenizer), make_tiny_model.build_model(tokenizer, args.seed)
+        train(model, processor, args)
+    report(evaluate(model, processor, test_scenes(128), sample=True), "128 test scenes, T = 1")
+    report(evaluate(model, processor, test_scenes(128), sample=False), "128 test scenes, greedy")
+
+
+if __name__ == "__main__":
+    main()
