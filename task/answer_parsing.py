@@ -9,17 +9,14 @@ invented value such as a box of zeros), raises nothing, and costs time linear in
 - Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
 """
 
-import ast
 import json
 import math
 import re
 import string
 import unicodedata
-import warnings
 
 ANSWER_START, ANSWER_END = "<answer>", "</answer>"
 MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
-MAX_LITERAL_CHARS = 8_000  # the Python reader is slower than the JSON reader
 FENCE = "```"
 
 # No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
@@ -82,14 +79,19 @@ def parse_value(text: str | None):
     """The JSON value a text holds, with or without one outer fence; Python's quotes and tuples are read too.
 
     None when it holds none, or holds a number that is not finite. Tuples come out as lists.
+
+    >>> parse_value("{'bbox_2d': (334, 557, 468, 614)}")
+    {'bbox_2d': [334, 557, 468, 614]}
     """
     text = _plain(text)
     if text is None:
         return None
-    try:
-        return _finite(json.loads(text))
-    except (ValueError, RecursionError):
-        return _python_value(text)
+    for spelling in _spellings(text):
+        try:
+            return _finite(json.loads(spelling))
+        except (ValueError, RecursionError):
+            continue
+    return None
 
 
 def parse_numbers(text: str | None) -> list[float] | None:
@@ -143,28 +145,38 @@ def _plain(text: str | None) -> str | None:
     return text if 0 < len(text) <= MAX_ANSWER_CHARS else None
 
 
-def _python_value(text: str):
-    """Lists, tuples and dicts as Python prints them. Literals only: nothing is evaluated."""
-    if len(text) > MAX_LITERAL_CHARS or text[0] not in "[({'":
-        return None
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # odd escapes in a model's text are not our user's concern
-            return _finite(ast.literal_eval(text))
-    except (ValueError, TypeError, OverflowError, SyntaxError, RecursionError, MemoryError):
-        return None
+def _spellings(text: str):
+    """The text, then the text with Python's single quotes and tuples written as JSON, bare and as a list.
+
+    A translation and not `ast.literal_eval`: there the text would decide how deep Python recurses.
+    """
+    yield text
+    written, quote, escaped = [], None, False
+    for char in text:
+        if quote is None:
+            quote = char if char in "'\"" else None
+            char = {"'": '"', "(": "[", ")": "]"}.get(char, char)
+        elif escaped:
+            escaped = False
+            if char == "'":
+                written.pop()  # JSON knows no escape for this one
+        elif char == "\\":
+            escaped = True
+        elif char == quote:
+            quote, char = None, '"'
+        elif char == '"':
+            char = '\\"'
+        written.append(char)
+    yield "".join(written)
+    yield f"[{''.join(written)}]"
 
 
 def _finite(value):
-    """The value with tuples as lists; ValueError for a number that is not finite or a type that JSON has not."""
-    if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _finite(item) for key, item in value.items()}
+    """The value itself; ValueError when a number in it is not finite."""
+    for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
+        _finite(item)
     if isinstance(value, float) and not math.isfinite(value):
         raise ValueError("not finite")
-    if value is not None and not isinstance(value, str | int | float):
-        raise ValueError("not a JSON type")
     return value
 
 

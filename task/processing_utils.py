@@ -35,19 +35,23 @@ def scale_bbox_xyxy(boxes, size_from: Size, size_to: Size) -> list:
 
 
 def _scale(value, length: int, wanted: str, size_from: Size, size_to: Size) -> list:
-    factors = _factors(size_from, size_to)
+    _check_size(size_from)
+    _check_size(size_to)
     if _are_numbers(value) and len(value) == length:
-        return [float(number) * factors[axis % 2] for axis, number in enumerate(value)]
+        return _scaled(value, size_from, size_to)
     if not isinstance(value, list | tuple) or not all(_are_numbers(one) and len(one) == length for one in value):
         raise ValueError(f"expected {wanted} of finite numbers, got {_shown(value)}.")
-    return [[float(number) * factors[axis % 2] for axis, number in enumerate(one)] for one in value]
+    return [_scaled(one, size_from, size_to) for one in value]
 
 
-def _factors(size_from: Size, size_to: Size) -> tuple[float, float]:
-    for size in (size_from, size_to):
-        if not _are_numbers(size) or len(size) != 2 or min(size) <= 0:
-            raise ValueError(f"a picture size must be (width, height), both above 0, got {size!r}.")
-    return size_to[0] / size_from[0], size_to[1] / size_from[1]
+def _scaled(numbers, size_from: Size, size_to: Size) -> list[float]:
+    """Numbers x, y, x, y, ... moved; multiplied first, so that whole numbers come out whole."""
+    return [float(number) * size_to[i % 2] / size_from[i % 2] for i, number in enumerate(numbers)]
+
+
+def _check_size(size: Size) -> None:
+    if not _are_numbers(size) or len(size) != 2 or min(size) <= 0:
+        raise ValueError(f"a picture size must be (width, height), both above 0, got {size!r}.")
 
 
 def _are_numbers(value) -> bool:

@@ -66,24 +66,23 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """Means over the predictions, but for the counts; predictions whose picture could not be loaded are left out.
+    """Means over the predictions, and scale_suspect, a count; pictures that could not be loaded are left out.
 
     dfd, hausdorff, rmse, endpoint end in _px (pixels of the original picture) and _1000 (0-1000 on both axes). A
     prediction without a path scores the diagonal, and no distance is larger: nothing is worse than no answer.
     """
     rows = [row for row in predictions if row.get("status") != "load_error"]
     if not rows:
-        return {"count": 0.0}
+        return {}
     measured = [_distances(row) for row in rows]
     metrics = {name: float(np.mean([one[name] for one in measured])) for name in measured[0]}
     suspects = [row for row in rows if row["prediction"] and scale_suspect(row["prediction"], row["processed_size"])]
     return {
         **metrics,
-        "format": float(np.mean([row["format"] for row in rows])),
+        "format": float(np.mean([row["format"] or 0.0 for row in rows])),
         "accuracy": float(np.mean([row["accuracy"] or 0.0 for row in rows])),
         "parse_failure_rate": float(np.mean([row["prediction"] is None for row in rows])),
         "scale_suspect": float(len(suspects)),
-        "count": float(len(rows)),
     }
 
 
@@ -93,14 +92,14 @@ def discrete_frechet(p, q):
     >>> round(discrete_frechet([(0, 0), (10, 0), (20, 0)], [(0, 3), (20, 3)]), 4)
     10.4403
     """
-    above = None  # the leash needed to reach each pair (i - 1, j)
-    for row in _pairwise(p, q).tolist():
-        reached = []
+    gaps = _pairwise(p, q)
+    # above[j + 1] is the leash needed to reach the pair (i - 1, j); the pair before the first costs nothing.
+    above = [0.0] + [math.inf] * gaps.shape[1]
+    for row in gaps.tolist():
+        here = [math.inf]
         for j, gap in enumerate(row):
-            before = [above[j], above[max(j - 1, 0)]] if above else []
-            before += reached[-1:]
-            reached.append(max(gap, min(before)) if before else gap)
-        above = reached
+            here.append(max(gap, min(above[j], above[j + 1], here[j])))
+        above = here
     return above[-1]
 
 
