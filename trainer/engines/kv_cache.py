@@ -1,0 +1,90 @@
+"""A key-value cache whose rows can be forked and dropped in place.
+
+transformers' DynamicCache copies all keys and values at every step (torch.cat) and again whenever a row leaves. Here
+a step writes one slot, and a fork or a leaving row copies just the rows that move.
+"""
+
+# R rows, H key-value heads, L length (slots in use), D head size
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import Cache, DynamicLayer
+
+SPARE = 64
+
+
+class ForkingLayer(DynamicLayer):
+    """Keys and values of one layer: views (R, H, L, D) of buffers that have room for more rows and slots."""
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
+        super().lazy_initialization(key_states, value_states)
+        rows, heads = key_states.shape[:2]
+        self.keys = self._key_room = key_states.new_empty(rows, heads, 0, key_states.shape[-1])
+        self.values = self._value_room = value_states.new_empty(rows, heads, 0, value_states.shape[-1])
+
+    def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
+        """Writes the new states behind the old ones; returns all keys and values as views."""
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+        rows, _, length, _ = self.keys.shape
+        end = length + key_states.shape[2]
+        self._resize(rows, end)
+        self.keys[:, :, length:] = key_states
+        self.values[:, :, length:] = value_states
+        return self.keys, self.values
+
+    def move_rows(self, rows: int, targets: Tensor, sources: Tensor) -> None:
+        """Makes it `rows` rows, of which row targets[i] is a copy of the old row sources[i]; the others stay."""
+        if len(targets):
+            old_keys = self.keys.index_select(0, sources)
+            old_values = self.values.index_select(0, sources)
+        self._resize(rows, self.keys.shape[2])
+        if len(targets):
+            self.keys.index_copy_(0, targets, old_keys)
+            self.values.index_copy_(0, targets, old_values)
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        raise NotImplementedError("use ForkingCache.select_rows: it moves rows inside the buffers")
+
+    batch_repeat_interleave = reorder_cache = batch_select_indices
+
+    def _resize(self, rows: int, length: int) -> None:
+        """Points the views at the first rows and slots, in larger buffers if these do not fit."""
+        room_rows, _, room_length, _ = self._key_room.shape
+        if rows > room_rows or length > room_length:
+            room_rows = room_rows if rows <= room_rows else max(rows, room_rows * 3 // 2)
+            room_length = room_length if length <= room_length else length + max(SPARE, length // 8)
+            self._key_room = _larger(self._key_room, self.keys, room_rows, room_length)
+            self._value_room = _larger(self._value_room, self.values, room_rows, room_length)
+        self.keys = self._key_room[:rows, :, :length]
+        self.values = self._value_room[:rows, :, :length]
+
+
+class ForkingCache(Cache):
+    """One `ForkingLayer` a layer; hand it to a model as its cache."""
+
+    def __init__(self):
+        super().__init__(layer_class_to_replicate=ForkingLayer)
+
+    def select_rows(self, sources: list[int]) -> None:
+        """Row i becomes what row sources[i] was. Rows with sources[i] == i are not touched.
+
+        >>> cache = ForkingCache()
+        >>> keys, _ = cache.update(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), layer_idx=0)
+        >>> cache.select_rows([1, 1, 0])
+        >>> cache.layers[0].keys.flatten().tolist()
+        [2.0, 2.0, 1.0]
+        """
+        moved = [(target, source) for target, source in enumerate(sources) if target != source]
+        device = self.layers[0].keys.device
+        targets, origins = (torch.tensor([pair[side] for pair in moved], device=device) for side in (0, 1))
+        for layer in self.layers:
+            layer.move_rows(len(sources), targets, origins)
+
+
+def _larger(room: Tensor, used: Tensor, rows: int, length: int) -> Tensor:
+    larger = room.new_empty(rows, room.shape[1], length, room.shape[3])
+    larger[: used.shape[0], :, : used.shape[2]] = used
+    return larger

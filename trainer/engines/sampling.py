@@ -1,0 +1,125 @@
+"""From logits to sampled tokens, with the log-probability and entropy of the distribution they were drawn from."""
+
+# R rows, V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Settings of the sampler. They are complete: a checkpoint's own generation_config has no say.
+
+    Args:
+        temperature: divides the logits; 0 takes the most likely token.
+        top_k: keeps the k most likely tokens; 0 keeps all.
+        top_p: keeps the fewest most likely tokens whose probabilities add up to at least this; 1.0 keeps all.
+        min_p: drops tokens less likely than this times the most likely one; 0.0 drops none.
+        repetition_penalty: divides positive and multiplies negative logits of tokens seen in the row, prompt included.
+
+    Only temperature leaves the sampled distribution the policy's own: the others open a gap between the two.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+
+    def __post_init__(self):
+        rules = {
+            "temperature": (self.temperature >= 0, "0 or more (0 is greedy)"),
+            "top_k": (self.top_k >= 0, "0 or more (0 keeps all tokens)"),
+            "top_p": (0 < self.top_p <= 1, "above 0 and at most 1 (1 keeps all tokens)"),
+            "min_p": (0 <= self.min_p <= 1, "between 0 and 1 (0 keeps all tokens)"),
+            "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 changes nothing)"),
+        }
+        for name, (holds, rule) in rules.items():
+            if not holds:
+                raise ValueError(f"{name} is {getattr(self, name)}: it must be {rule}.")
+
+
+class Sampler:
+    """Draws one token a row from torch's default generator.
+
+    Args:
+        sampling: the settings.
+        forbidden_ids: tokens that are never drawn (vision placeholders, padding); their probability is 0.
+    """
+
+    def __init__(self, sampling: Sampling, forbidden_ids: Iterable[int] = ()):
+        self.sampling = sampling
+        self.forbidden = torch.tensor(sorted(forbidden_ids), dtype=torch.long)
+
+    def __call__(self, logits: Tensor, history: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+        """Token, its log-probability and the entropy of each row, in nats and float32.
+
+        Args:
+            logits: (R, V), any float type.
+            history: (R, T) ids the repetition penalty looks at; needed only if the penalty is not 1.
+
+        Both figures are those of the distribution drawn from; at temperature 0 of the unscaled one.
+        """
+        scores = logits.float()
+        if history is not None:
+            scores = _penalise(scores, history, self.sampling.repetition_penalty)
+        if len(self.forbidden):
+            self.forbidden = self.forbidden.to(scores.device)
+            scores = scores.index_fill(1, self.forbidden, float("-inf"))
+        greedy = self.sampling.temperature == 0
+        if not greedy:
+            scores = _narrow(scores / self.sampling.temperature, self.sampling)
+        log_probs = scores.log_softmax(-1)
+        probs = log_probs.exp()
+        tokens = log_probs.argmax(-1, keepdim=True) if greedy else draw(probs)
+        return tokens.squeeze(1), log_probs.gather(1, tokens).squeeze(1), torch.special.entr(probs).sum(-1)
+
+
+def _penalise(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
+    seen = scores.gather(1, history)
+    return scores.scatter(1, history, torch.where(seen < 0, seen * penalty, seen / penalty))
+
+
+def _narrow(scores: Tensor, sampling: Sampling) -> Tensor:
+    """Applies top_k, top_p and min_p, in this order; dropped tokens get -inf."""
+    if 0 < sampling.top_k < scores.shape[1]:
+        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[:, -1:], float("-inf"))
+    if sampling.top_p < 1:
+        probs, order = scores.softmax(-1).sort(descending=True)
+        dropped = probs.cumsum(-1) - probs >= sampling.top_p
+        scores = scores.masked_fill(torch.zeros_like(dropped).scatter(1, order, dropped), float("-inf"))
+    if sampling.min_p > 0:
+        probs = scores.softmax(-1)
+        scores = scores.masked_fill(probs < sampling.min_p * probs.amax(-1, keepdim=True), float("-inf"))
+    return scores
+
+
+def draw(probs: Tensor) -> Tensor:
+    """One index a row, (R, V) weights to (R, 1): first a block of the vocabulary, then a token inside the block.
+
+    One random number a token, as torch.multinomial takes, costs 49 ms for 16 rows of 152 k tokens on a CPU core; two
+    a row cost 1.2 ms.
+    """
+    blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
+    block = _invert(blocks.sum(-1))
+    inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1)
+    return block * BLOCK + _invert(inside)
+
+
+def _invert(weights: Tensor) -> Tensor:
+    """Inverse of the distribution function at one uniform number a row; an index of weight 0 is never returned.
+
+    In float64 the number times the total stays below the total, so the index exists; `right=True` steps over the
+    indices of weight 0, which share their predecessor's sum.
+    """
+    sums = weights.cumsum(-1, dtype=torch.float64)
+    at = torch.rand(len(weights), 1, dtype=torch.float64, device=weights.device) * sums[:, -1:]
+    return torch.searchsorted(sums, at, right=True)

@@ -1,0 +1,65 @@
+"""Finds the first sampled token after which the decoded text contains a stop string.
+
+Stop strings are text and rollouts are tokens: `</think>` can be three tokens whose last one carries more letters, and
+a letter can be split over tokens. A table over the vocabulary tells which tokens can be the last one; only when such
+a token is sampled is the tail of the row decoded.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+import torch
+
+INCOMPLETE = "\ufffd"
+
+
+class StopMatcher:
+    """Tests rows for one stop string.
+
+    Args:
+        tokenizer: a transformers tokenizer.
+        stop: the string, at least one character.
+        vocab_size: rows of the model's output layer, which may be more than the tokenizer's tokens.
+
+    Attributes:
+        candidates: bool tensor (vocab_size,): tokens that can be the last one of an occurrence.
+    """
+
+    def __init__(self, tokenizer, stop: str, vocab_size: int):
+        assert stop, "an empty stop string is in every text"
+        self.tokenizer, self.stop = tokenizer, stop
+        texts = _token_texts(tokenizer, vocab_size)
+        last = {stop[-1]} if stop[-1].isascii() else {stop[-1], INCOMPLETE}
+        self.candidates = torch.tensor([any(character in text for character in last) for text in texts])
+        self.silent = {token for token, text in enumerate(texts) if not text}
+        # A token that is not silent brings at least one byte; one more keeps a leading space from being stripped.
+        self.tail = len(stop.encode()) + 1
+
+    def found(self, token_ids: list[int]) -> bool:
+        """Whether the text of `token_ids` contains the stop string, given that it did not before the last token."""
+        tail = []
+        for token in reversed(token_ids):
+            if token not in self.silent:
+                tail.append(token)
+            if len(tail) == self.tail:
+                break
+        return self.stop in _decode(self.tokenizer, [tail[::-1]])[0]
+
+
+@lru_cache(maxsize=16)
+def stop_matcher(tokenizer, stop: str, vocab_size: int) -> StopMatcher:
+    """The matcher of a tokenizer and a stop string; made once, since it decodes the whole vocabulary."""
+    return StopMatcher(tokenizer, stop, vocab_size)
+
+
+@lru_cache(maxsize=4)
+def _token_texts(tokenizer, vocab_size: int) -> list[str]:
+    """Text each token adds after a letter (alone, some tokenizers strip its leading space)."""
+    anchor = tokenizer.encode("a", add_special_tokens=False)
+    start = len(_decode(tokenizer, [anchor])[0])
+    return [text[start:] for text in _decode(tokenizer, [[*anchor, token] for token in range(vocab_size)])]
+
+
+def _decode(tokenizer, rows: list[list[int]]) -> list[str]:
+    return tokenizer.batch_decode(rows, skip_special_tokens=False, clean_up_tokenization_spaces=False)

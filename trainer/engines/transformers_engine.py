@@ -1,0 +1,121 @@
+"""Grows rollout trees with a transformers model; no shared prefix is ever computed twice.
+
+Each prompt is prefilled once (its pictures are encoded once), then all live rows of a batch append one token a step.
+So every row is as deep as the step count says, all rows share one physical length, and there are no holes. A finished
+row leaves at once; a row that forks is fed its last token once, its cache is copied, and its one row of logits serves
+all children. There is no barrier: answers to one thought grow beside thoughts that are still open.
+"""
+
+# R live rows, B prompts, V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from trainer.engines.batch_forward import BatchForward
+from trainer.engines.live_rows import LiveRows
+from trainer.engines.sampling import Sampler, Sampling
+from trainer.engines.stop_strings import stop_matcher
+from trainer.policies.segment import Policy
+from trainer.tree import PROMPT, Node, Tree
+
+COUNTS = ("prompt_tokens", "generated_tokens", "steps", "recomputed_tokens")
+
+
+class TransformersEngine:
+    """Grows trees with `model.forward` and a cache that forks.
+
+    Args:
+        model: the bare model (not wrapped by DDP or DeepSpeed), in eval mode; a PEFT model is fine.
+        module: its VLMModule; only `batch_media` is used.
+        tokenizer: decodes segments to find stop strings.
+        sampling: settings of the sampler; the model's generation_config is not read.
+        eos_ids: tokens that end a rollout; they are kept in the node.
+        forbidden_ids: tokens never sampled.
+        max_prompts: the most prompts that grow together; None: all.
+        progress: called after each step with the number of tokens sampled so far in this `grow`.
+
+    Attributes:
+        stats: counts of the last `grow`: prompt_tokens, generated_tokens (a shared one once), steps (forward passes
+            after the prefill), recomputed_tokens (tokens fed to the model more than once; always 0).
+    """
+
+    def __init__(
+        self,
+        model,
+        module,
+        tokenizer,
+        sampling: Sampling,
+        eos_ids: list[int],
+        forbidden_ids: list[int],
+        max_prompts: int | None = None,
+        progress: Callable[[int], None] | None = None,
+    ):
+        assert eos_ids and not set(eos_ids) & set(forbidden_ids), (eos_ids, forbidden_ids)
+        # PEFT puts its layers into the base model, so calling that one spares a wrapper at every step.
+        self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
+        self.module, self.tokenizer, self.eos_ids = module, tokenizer, list(eos_ids)
+        self.sampling, self.sampler = sampling, Sampler(sampling, forbidden_ids)
+        self.max_prompts, self.progress = max_prompts, progress
+        self.stats = dict.fromkeys(COUNTS, 0)
+
+    @torch.no_grad()
+    def grow(self, prompts: list, policy: Policy, prompt_ids: list[str]) -> list[Tree]:
+        """One tree a prompt, in the order of the prompts.
+
+        Args:
+            prompts: EncodedPrompt each, or None for a prompt that could not be made: its tree is one `failed` node.
+            policy: where to fork.
+            prompt_ids: names of the trees.
+
+        Draws from torch's default generator: the same seed gives the same trees.
+        """
+        assert not self.model.training, "rollouts want eval mode: train mode has dropout and may switch the cache off"
+        self.stats = dict.fromkeys(COUNTS, 0)
+        trees = [Tree(prompt_id) for prompt_id in prompt_ids]
+        pairs = list(zip(prompts, trees, strict=True))
+        for _, tree in (pair for pair in pairs if pair[0] is None):
+            tree.add(Node(PROMPT, policy.start().kind, self.eos_ids[:1], sampled=False, status="failed"))
+        pairs = [pair for pair in pairs if pair[0] is not None]
+        size = self.max_prompts or max(len(pairs), 1)
+        for start in range(0, len(pairs), size):
+            self._grow_together(*zip(*pairs[start : start + size], strict=True), policy)
+        return trees
+
+    def _grow_together(self, prompts: tuple, trees: tuple[Tree, ...], policy: Policy) -> None:
+        vocab_size, device = self.model.config.get_text_config().vocab_size, self.model.device
+        matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
+        rows = LiveRows(trees, policy.start(), self.eos_ids, matcher, vocab_size, device)
+        forward = BatchForward(self.model, self.module, prompts, self._pad_id())
+
+        logits = forward.prefill()
+        self.stats["prompt_tokens"] += forward.prompt_tokens
+        while True:
+            sources = rows.fork()
+            if sources is not None:
+                forward.select(sources, rows.prompts)
+                logits = logits[torch.tensor(sources, device=device)]
+            rows.append(*self.sampler(logits, self._history(forward, rows)))
+            self.stats["generated_tokens"] += len(rows)
+            if self.progress is not None:
+                self.progress(self.stats["generated_tokens"])
+            sources = rows.finish(policy)
+            if not rows:
+                break
+            if sources is not None:
+                forward.select(sources, rows.prompts)
+            logits = forward.step(rows.newest, depth=rows.columns - 1)
+            self.stats["steps"] += 1
+
+        # The last token of a leaf is sampled but never fed.
+        fed_once = sum(tree.unique_tokens() - len(tree.leaves()) for tree in trees)
+        self.stats["recomputed_tokens"] += forward.fed_tokens - forward.prompt_tokens - fed_once
+
+    def _history(self, forward: BatchForward, rows: LiveRows) -> torch.Tensor | None:
+        return None if self.sampling.repetition_penalty == 1 else forward.history(rows.path)
+
+    def _pad_id(self) -> int:
+        return self.eos_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id

@@ -1,0 +1,24 @@
+"""G independent completions of a prompt: plain GRPO, the baseline all other policies reduce to."""
+
+from __future__ import annotations
+
+from trainer.policies.segment import Segment
+from trainer.tree import Tree
+
+
+class ChainPolicy:
+    """Samples `num_generations` completions of at most `max_tokens` tokens; nothing forks.
+
+    >>> ChainPolicy(num_generations=16, max_tokens=512).start()
+    Segment(kind='segment', count=16, max_tokens=512, stop=None)
+    """
+
+    def __init__(self, num_generations: int, max_tokens: int):
+        self.leaves = num_generations
+        self.segment = Segment("segment", num_generations, max_tokens)
+
+    def start(self) -> Segment:
+        return self.segment
+
+    def next(self, tree: Tree, node_index: int, ended: str) -> Segment | None:
+        return None

@@ -1,0 +1,36 @@
+"""K thoughts of a prompt, M answers below each closed thought (GRPO-MA, arXiv 2509.24494)."""
+
+from __future__ import annotations
+
+from trainer.policies.segment import Segment
+from trainer.tree import Tree
+
+
+class ThoughtAnswerPolicy:
+    """Samples `think_num` thoughts up to `thought_end`, then `answer_num` answers after each thought that closed.
+
+    A thought that ends in another way (end of sequence, length) gets the status `unclosed` and no answers: it is one
+    leaf, and whoever needs `leaves` rows repeats it `answer_num` times.
+
+    >>> ThoughtAnswerPolicy(4, 3, max_thought_length=128, max_answer_length=32, thought_end="</think>").leaves
+    12
+    """
+
+    def __init__(
+        self, think_num: int, answer_num: int, max_thought_length: int, max_answer_length: int, thought_end: str
+    ):
+        self.leaves = think_num * answer_num
+        self.thought = Segment("thought", think_num, max_thought_length, stop=thought_end)
+        self.answer = Segment("answer", answer_num, max_answer_length)
+
+    def start(self) -> Segment:
+        return self.thought
+
+    def next(self, tree: Tree, node_index: int, ended: str) -> Segment | None:
+        node = tree.nodes[node_index]
+        if node.kind == "answer":
+            return None
+        if ended == "stop":
+            return self.answer
+        node.status = "unclosed"
+        return None
