@@ -35,7 +35,7 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "gguf>=0.17,<1"],
+        "dev": ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>=77", "gguf>=0.17,<1"],
         "flash": ["flash-attn>=2.8,<3"],
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
         "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4"],

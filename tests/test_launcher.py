@@ -1,0 +1,267 @@
+"""scripts/run_grpo_lora.sh through --dry-run: process counts, ports, quoting. No GPU and no torch needed.
+
+PYTHON names a stand-in that answers the GPU count, and whose `-m accelerate...` writes its arguments to a file.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+
+LAUNCHER = ROOT / "scripts" / "run_grpo_lora.sh"
+AWKWARD = ["two words", "it's", 'say "hi"', "$HOME", "a&b;c|d", "*", "Gedächtnis 思考", "back\\slash", "-1e-5", ""]
+
+
+@pytest.fixture
+def launch(tmp_path):
+    """Runs the launcher with only the variables given; `gpus` is what torch would count."""
+    recipe = tmp_path / "recipe one.yaml"
+    recipe.write_text("think_num: 4\n", encoding="utf-8")
+    fake = tmp_path / "fake python"
+    fake.write_text(
+        f"#!/bin/bash\n"
+        f'if [[ $1 == -c && $2 == *torch* ]]; then echo "${{FAKE_GPUS:-0}}"; exit 0; fi\n'
+        f'if [[ $1 == -m ]]; then exec {sys.executable} -c \'import json, os, sys; json.dump([sys.argv[1:], '
+        f'dict(os.environ)], open(os.environ["FAKE_OUT"], "w"))\' "$@"; fi\n'
+        f'exec {sys.executable} "$@"\n',
+        encoding="utf-8",
+    )
+    fake.chmod(0o755)
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for tool in ("bash", "dirname", "readlink", "nproc", "sed"):  # no nvidia-smi, no python: case B70 (a)
+        (tools / tool).symlink_to(shutil.which(tool))
+
+    def run(*arguments, cwd=tmp_path, script=LAUNCHER, gpus=0, dry_run=True, recipe_flag=True, **variables):
+        environment = {"PATH": str(tools), "PYTHON": str(fake), "FAKE_GPUS": str(gpus), "FAKE_OUT": str(run.out)}
+        command = ["bash", str(script), *(["--dry-run"] if dry_run else [])]
+        command += [*(["--config", str(recipe)] if recipe_flag else []), *arguments]
+        environment |= {"LC_ALL": "C.UTF-8", **variables}
+        return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=60)
+
+    run.recipe, run.out = str(recipe), tmp_path / "out"
+    return run
+
+
+def words(done: subprocess.CompletedProcess) -> list[str]:
+    """The words of the printed command, as a shell reads them."""
+    assert done.returncode == 0, done.stderr
+    show = "import json, sys; print(json.dumps(sys.argv[1:]))"
+    script = f'python=$1; eval "set -- $2"; exec "$python" -c "{show}" "$@"'
+    command = ["bash", "-c", script, "-", sys.executable, done.stdout]
+    return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def value(done, flag: str) -> str:
+    command = words(done)
+    return command[command.index(flag) + 1]
+
+
+@pytest.mark.parametrize(
+    ("variables", "arguments", "processes"),
+    [
+        ({"gpus": 3}, [], "3"),  # no nvidia-smi: torch counts
+        ({"CUDA_VISIBLE_DEVICES": "2,5", "gpus": 8}, [], "2"),
+        ({"CUDA_VISIBLE_DEVICES": " 2 , 5 "}, [], "2"),
+        ({"CUDA_VISIBLE_DEVICES": "0,1,-1,2"}, [], "2"),  # CUDA stops at -1
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937-d72c,GPU-1234,MIG-77"}, [], "3"),
+        ({"CUDA_VISIBLE_DEVICES": "2,5"}, ["--nproc", "4"], "4"),
+        ({"CUDA_VISIBLE_DEVICES": "2,5"}, ["--nproc=1"], "1"),
+        ({"CUDA_VISIBLE_DEVICES": "2,5", "NPROC": "1"}, [], "1"),
+        ({"CUDA_VISIBLE_DEVICES": "2,5", "NPROC": "1"}, ["--nproc", "2"], "2"),
+        ({"CUDA_VISIBLE_DEVICES": "", "gpus": 8}, [], "1"),
+        ({"CUDA_VISIBLE_DEVICES": ""}, ["--nproc", "2"], "2"),
+    ],
+)
+def test_process_count(launch, variables, arguments, processes):
+    assert value(launch(*arguments, **variables), "--num_processes") == processes
+
+
+def test_no_gpu_is_said_and_runs_on_the_cpu_with_deepspeed(launch):
+    done = launch("--nproc", "2", CUDA_VISIBLE_DEVICES="")
+    assert "no GPU (CUDA_VISIBLE_DEVICES=''): 2 process(es) on the CPU, gloo" in done.stderr
+    command = words(done)
+    assert value(done, "--use_cpu") == "true"
+    assert "--use_deepspeed" in command
+    assert value(done, "--deepspeed_config_file") == str(ROOT / "scripts" / "zero2.json")
+    assert "--cpu" not in command  # with it accelerate starts one process without DeepSpeed
+    assert "--use_cpu" not in words(launch(CUDA_VISIBLE_DEVICES="0"))
+
+
+def test_more_processes_than_gpus_is_said(launch):
+    assert "more processes than visible GPUs" in launch("--nproc", "4", CUDA_VISIBLE_DEVICES="2,5").stderr
+
+
+@pytest.mark.parametrize("count", ["0", "-1", "two", "1.5", "08", ""])
+def test_process_count_that_is_none(launch, count):
+    done = launch("--nproc", count, gpus=1)
+    if count == "":
+        assert value(done, "--num_processes") == "1"  # empty means not given
+    else:
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"is '{count}': give a whole number of at least 1" in done.stderr
+
+
+def test_visible_devices_that_are_none(launch):
+    done = launch(CUDA_VISIBLE_DEVICES="cuda:0")
+    assert done.returncode == 2
+    assert "CUDA_VISIBLE_DEVICES has the entry 'cuda:0'" in done.stderr
+
+
+def test_visible_devices_reach_the_run_unchanged(launch):
+    done = launch(CUDA_VISIBLE_DEVICES=" GPU-8932f937 ,5", dry_run=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(launch.out.read_text())[1]["CUDA_VISIBLE_DEVICES"] == " GPU-8932f937 ,5"
+
+
+def test_only_variables_that_are_set_become_flags(launch):
+    bare = words(launch(THINK_NUM=""))
+    assert bare[-2:] == ["--use_cpu", "true"]
+    variables = {"THINK_NUM": "8", "ANSWER_NUM": "2", "MODEL_PATH": "/m/a b", "DATASET_NAME": "d.yaml", "MAX_STEPS": "3"}
+    done = launch(RUN_NAME="my run", **variables)
+    assert value(done, "--think_num") == "8"
+    assert value(done, "--answer_num") == "2"
+    assert value(done, "--run_name") == "my run"
+    assert value(done, "--model_name_or_path") == "/m/a b"
+    assert value(done, "--dataset_name") == "d.yaml"
+    assert value(done, "--max_steps") == "3"
+    assert "--learning_rate" not in words(done)
+
+
+def test_flags_win_over_variables(launch):
+    command = words(launch("--think_num", "2", THINK_NUM="8"))
+    assert command.index("--think_num") < len(command) - 2  # the last one counts
+    assert command[-2:] == ["--think_num", "2"]
+
+
+def test_arguments_arrive_unchanged(launch):
+    assert words(launch(*AWKWARD))[-len(AWKWARD) :] == AWKWARD
+    done = launch(*AWKWARD, dry_run=False, RUN_NAME=AWKWARD[3] + AWKWARD[6], OUTPUT_DIR="/out dir/ü")
+    assert done.returncode == 0, done.stderr
+    sent = json.loads(launch.out.read_text())[0]
+    assert sent[-len(AWKWARD) :] == AWKWARD
+    assert sent[sent.index("--run_name") + 1] == "$HOMEGedächtnis 思考"
+    assert sent[sent.index("--output_dir") + 1] == "/out dir/ü"
+    assert sent[sent.index("--config") + 1] == launch.recipe
+
+
+def test_dry_run_prints_what_would_run_and_runs_nothing(launch):
+    printed = words(launch("--seed", "7", MASTER_PORT=free_port()))
+    assert not launch.out.exists()
+    assert printed[0].startswith("OMP_NUM_THREADS=")
+    assert printed[2:4] == ["-m", "accelerate.commands.launch"]
+    assert str(ROOT / "train.py") in printed
+
+
+def test_works_from_any_directory_and_through_a_symlink(launch, tmp_path):
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    (elsewhere / "go").symlink_to(LAUNCHER)
+    for done in (launch(cwd=elsewhere), launch(cwd=elsewhere, script=elsewhere / "go"), launch(cwd="/")):
+        assert str(ROOT / "train.py") in words(done)
+
+
+def test_recipes(launch):
+    assert value(launch("--config=" + launch.recipe, recipe_flag=False), "--config") == launch.recipe
+    assert value(launch(recipe_flag=False, CONFIG=launch.recipe), "--config") == launch.recipe
+    recipes = ROOT / "config" / "recipes"
+    assert value(launch(recipe_flag=False, gpus=0), "--config") == str(recipes / "grpo_ma_demo.yaml")
+    assert value(launch(recipe_flag=False, gpus=1), "--config") == str(recipes / "grpo_ma_qwen2_5_vl_3b.yaml")
+    missing = launch("--config", "no such.yaml", recipe_flag=False)
+    assert missing.returncode == 2
+    assert "the recipe 'no such.yaml' is not a file" in missing.stderr
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return str(probe.getsockname()[1])
+
+
+def test_port_is_free_and_differs_between_launches(launch):
+    with socket.socket() as busy:
+        busy.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            busy.bind(("127.0.0.1", 29500))
+            busy.listen()
+        except OSError:
+            pass  # somebody else holds it: as good
+        ports = [value(launch(), "--main_process_port") for _ in range(2)]
+    assert "29500" not in ports
+    assert ports[0] != ports[1]
+
+
+def test_port_given_and_in_use(launch):
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        done = launch(MASTER_PORT=port)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"port {port} is in use" in done.stderr
+    assert value(launch(MASTER_PORT=port), "--main_process_port") == port  # free again
+
+
+@pytest.mark.parametrize("port", ["0", "http", "70000", "-5"])
+def test_port_that_is_none(launch, port):
+    done = launch(MASTER_PORT=port)
+    assert done.returncode == 2
+    assert f"MASTER_PORT is '{port}'" in done.stderr
+
+
+def test_several_nodes(launch):
+    port = free_port()
+    done = launch(gpus=8, NNODES="2", NODE_RANK="1", MASTER_ADDR="10.0.0.1", MASTER_PORT=port)
+    assert value(done, "--num_processes") == "16"
+    assert value(done, "--num_machines") == "2"
+    assert value(done, "--machine_rank") == "1"
+    assert value(done, "--main_process_ip") == "10.0.0.1"
+    assert value(done, "--main_process_port") == port
+    assert value(done, "--deepspeed_multinode_launcher") == "standard"
+    assert value(launch(gpus=8, NNODES="2", NODE_RANK="1", MASTER_ADDR="10.0.0.1"), "--main_process_port") == "29500"
+    assert "set MASTER_ADDR" in launch(NNODES="2", gpus=8).stderr
+    assert "it runs from 0 to 1" in launch(NNODES="2", NODE_RANK="2", MASTER_ADDR="x", gpus=8).stderr
+
+
+def test_without_deepspeed(launch):
+    done = launch("--nproc", "2", DEEPSPEED_CONFIG="none")
+    assert words(done)[2:6] == ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    assert "--use_deepspeed" not in words(done)
+    refused = launch(DEEPSPEED_CONFIG="zero9.json")
+    assert refused.returncode == 2
+    assert "DEEPSPEED_CONFIG 'zero9.json' is not a file" in refused.stderr
+
+
+def test_threads_are_shared_out(launch):
+    cores = len(os.sched_getaffinity(0))
+    assert words(launch("--nproc", "1"))[0] == f"OMP_NUM_THREADS={cores}"
+    assert words(launch("--nproc", str(cores * 4)))[0] == "OMP_NUM_THREADS=1"
+    assert words(launch("--nproc", "1", OMP_NUM_THREADS="3"))[0] == "OMP_NUM_THREADS=3"
+
+
+def test_no_python(launch):
+    done = launch(PYTHON="/nowhere/python")
+    assert done.returncode == 2
+    assert "found no Python (/nowhere/python" in done.stderr
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_deepspeed_files_leave_optimizer_and_batch_to_the_trainer(stage):
+    config = json.loads((ROOT / "scripts" / f"zero{stage}.json").read_text(encoding="utf-8"))
+    assert config["zero_optimization"]["stage"] == stage
+    assert {"optimizer", "scheduler"}.isdisjoint(config)  # an optimizer named here is compiled at first use
+    batch = ("train_batch_size", "train_micro_batch_size_per_gpu", "gradient_accumulation_steps", "gradient_clipping")
+    assert {config[key] for key in batch} == {"auto"}
+    assert config["bf16"]["enabled"] == "auto"
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+def test_shell_scripts_pass_shellcheck():
+    scripts = [str(path) for path in (ROOT / "scripts").rglob("*.sh")] + [str(ROOT / ".ci" / "run")]
+    done = subprocess.run(["shellcheck", *scripts], capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout
