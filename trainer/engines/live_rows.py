@@ -34,7 +34,7 @@ class LiveRows:
     """The rows of one batch. All of them sample in the same column, so a row's column is its depth below the prompt.
 
     A row's buffers hold its whole path, so that a child starts with a copy of its parent's. Nodes are cut out of the
-    buffers when they end. Whoever holds more tensors in row order follows the `sources` that `fork` and `finish` return.
+    buffers when they end. Whoever holds more tensors in row order follows the `sources` of `fork` and `finish`.
 
     Args:
         trees: the trees to fill, one a prompt.
@@ -82,7 +82,10 @@ class LiveRows:
         return self._path[:, self.columns - 1]
 
     def fork(self) -> list[int] | None:
-        """Replaces each row that waits for children by them. Returns the source row of every new row, None if none waits."""
+        """Replaces each row that waits for children by them.
+
+        Returns the source row of every new row, None if none waits.
+        """
         if not self._waiting:
             return None
         self._waiting = False
