@@ -122,8 +122,8 @@ def test_visible_devices_reach_the_run_unchanged(launch):
 def test_only_variables_that_are_set_become_flags(launch):
     bare = words(launch(THINK_NUM=""))
     assert bare[-2:] == ["--use_cpu", "true"]
-    variables = {"THINK_NUM": "8", "ANSWER_NUM": "2", "MODEL_PATH": "/m/a b", "DATASET_NAME": "d.yaml", "MAX_STEPS": "3"}
-    done = launch(RUN_NAME="my run", **variables)
+    variables = {"THINK_NUM": "8", "ANSWER_NUM": "2", "MODEL_PATH": "/m/a b", "DATASET_NAME": "d.yaml"}
+    done = launch(RUN_NAME="my run", MAX_STEPS="3", **variables)
     assert value(done, "--think_num") == "8"
     assert value(done, "--answer_num") == "2"
     assert value(done, "--run_name") == "my run"

@@ -132,5 +132,6 @@ def test_wheel_and_sdist_hold_what_they_should(tmp_path):
     assert not [n for n in names if n.startswith(("scripts/", "tests/", "metadata/"))]
     assert [n for n in names if n.endswith("licenses/NOTICE")]
 
-    archive = tarfile.open(next(tmp_path.glob("grpo_ma-*.tar.gz")))
-    assert {name.partition("/")[2] for name in archive.getnames()} >= {"requirements.txt", "setup.py", "NOTICE"}
+    with tarfile.open(next(tmp_path.glob("grpo_ma-*.tar.gz"))) as archive:
+        inside = {name.partition("/")[2] for name in archive.getnames()}
+    assert {"requirements.txt", "setup.py", "NOTICE"} <= inside
