@@ -1,0 +1,148 @@
+"""YAML manifests -> rows for the trainer and the evaluation.
+
+A row has two text columns: `prompt`, the rendered question for logs, and `record`, everything else as one JSON string.
+JSON, because Arrow would give every content part the keys of all others and refuses answers of mixed types.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import datasets
+
+from dataset.manifest import Source, read_manifests, sample
+from dataset.media import VIDEO_FPS, VIDEO_MAX_FRAMES, MediaError, load_image, load_video
+from dataset.prompts import build_messages, render_question
+from dataset.records import parse_record, read_records
+from task.task_loader import get_task
+
+COLUMNS = datasets.Features({"prompt": datasets.Value("string"), "record": datasets.Value("string")})
+
+
+def build_dataset(
+    manifests, tasks: dict, *, thought_end: str = "</think>", seed: int = 42, image_root: str | None = None
+) -> datasets.Dataset:
+    """All rows of one manifest or of several, in their order (shuffling is the trainer's).
+
+    Args:
+        manifests: path, or list of paths, of YAML manifests (see dataset/manifest.py).
+        tasks: question_type -> Task, as `task.task_loader.load_tasks` gives it.
+        thought_end: the tag that closes a thought; the templates' <think> tags become this run's.
+        seed: of `random:N` sampling.
+        image_root: replaces every data_root.
+
+    Raises:
+        ValueError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
+    """
+    return _as_dataset(load_records(manifests, seed, image_root), tasks, thought_end)
+
+
+def rows_from_records(
+    records: list[dict], tasks: dict, *, thought_end: str = "</think>", image_root: str | None = None
+) -> datasets.Dataset:
+    """`build_dataset` for records that are in memory; media paths start from `image_root` or the working folder.
+
+    >>> from types import SimpleNamespace
+    >>> tasks = {"sum": SimpleNamespace(config={"grpo_template": "{Question} Answer with a number."})}
+    >>> rows_from_records([{"question": "2+2?", "answer": 4, "question_type": "sum"}], tasks)[0]["prompt"]
+    '2+2? Answer with a number.'
+    """
+    raws = [(f"record {index}", f"record:{index}", raw) for index, raw in enumerate(records)]
+    return _as_dataset(_parse(raws, Path(image_root or "."), None, {}, _stop), tasks, thought_end)
+
+
+def read_row(row: dict) -> dict:
+    """The record of a dataset row: id, question_type, question, answer, images, videos, messages, extra."""
+    return json.loads(row["record"])
+
+
+def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_MAX_FRAMES) -> tuple[list, list]:
+    """(images, videos) of one record, decoded: RGB pictures, and (frames, frames per second) pairs.
+
+    Args:
+        record: what `read_row` gives.
+        fps, max_frames: how videos are sampled (see `load_video`).
+
+    Raises:
+        MediaError: names record id and file; whether that stops a run or skips a row is the caller's choice.
+    """
+    try:
+        images = [load_image(path) for path in record["images"]]
+        videos = [load_video(path, fps=fps, max_frames=max_frames) for path in record["videos"]]
+    except MediaError as error:
+        raise MediaError(f"record {record['id']!r}: {error}") from error
+    return images, videos
+
+
+def _stop(problem: str) -> None:
+    raise ValueError(problem)
+
+
+def load_records(
+    manifests, seed: int = 42, image_root: str | None = None, on_problem: Callable[[str], None] = _stop
+) -> list[dict]:
+    """The checked records of manifests (see `parse_record`), each with `place`, its file and line for messages.
+
+    Args:
+        on_problem: called with one sentence for each faulty record, which is then left out; by default it raises
+            ValueError. Faults of the manifest itself always raise.
+    """
+    sources = read_manifests(manifests, image_root)
+    names = _file_names(sources)
+    seen: dict[str, str] = {}
+    records = []
+    for source in sources:
+        raws = read_records(source.path, names[source.path], on_problem)
+        try:
+            raws = sample(raws, source.strategy, source.place, f"{seed}:{names[source.path]}")
+        except ValueError as error:
+            on_problem(str(error))
+        records += _parse(raws, source.data_root, source.modality, seen, on_problem)
+    return records
+
+
+def make_row(record: dict, tasks: dict, thought_end: str = "</think>") -> dict:
+    """The dataset row of a checked record.
+
+    Raises ValueError for an unknown question_type, and for slots in the question that do not fit the media.
+    """
+    try:
+        task = get_task(record["question_type"], tasks)
+        messages = build_messages(record, task, thought_end)
+    except ValueError as error:
+        raise ValueError(f"{record['place']} (id {record['id']!r}): {error}") from error
+    content = {key: value for key, value in record.items() if key != "place"} | {"messages": messages}
+    return {"prompt": render_question(task, record["question"], thought_end), "record": json.dumps(content)}
+
+
+def _parse(raws: list, data_root: Path, modality: str | None, seen: dict[str, str], on_problem) -> list[dict]:
+    records = []
+    for place, default_id, raw in raws:
+        try:
+            record = parse_record(raw, place, default_id, data_root, modality)
+            # Rollouts are grouped by id, so two prompts of one id would be scored against each other.
+            if record["id"] in seen:
+                raise ValueError(
+                    f"{place}: the id {record['id']!r} is taken by {seen[record['id']]}: every record of a run needs "
+                    "its own; change it, or leave `id` out to have one made from file name and line."
+                )
+        except ValueError as error:
+            on_problem(str(error))
+            continue
+        seen[record["id"]] = place
+        records.append(record | {"place": place})
+    return records
+
+
+def _file_names(sources: list[Source]) -> dict[Path, str]:
+    """The name each file gives to its records: the stem, or folder/stem where two files share a stem."""
+    paths = {source.path for source in sources}
+    shared = Counter(path.stem for path in paths)
+    return {path: path.stem if shared[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in paths}
+
+
+def _as_dataset(records: list[dict], tasks: dict, thought_end: str) -> datasets.Dataset:
+    return datasets.Dataset.from_list([make_row(record, tasks, thought_end) for record in records], features=COLUMNS)

@@ -1,0 +1,166 @@
+"""YAML manifest -> which record files to read, how much of each, and where their media lie.
+
+A manifest:
+
+    datasets:
+      - json_path: train.jsonl          # .json (a list) or .jsonl; relative to the manifest's folder
+        sampling_strategy: random:20%   # all | first:N | end:N | random:N, N a number of records or a share with %
+        data_root: pictures             # where relative media paths start; default: the folder of json_path
+        data_modality: image            # text | image | video; leave it out for mixed files
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import os
+import random
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+KEYS = ("json_path", "sampling_strategy", "data_root", "data_modality")
+MODALITIES = ("text", "image", "video")
+STRATEGY = re.compile(r"(first|end|random):(\d+|\d+(?:\.\d+)?%)")
+
+
+@dataclass(frozen=True)
+class Source:
+    """One entry of a manifest, its paths absolute. `modality` None: any mix."""
+
+    path: Path
+    strategy: str
+    data_root: Path
+    modality: str | None
+    place: str
+
+
+def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLike | None = None) -> list[Source]:
+    """The sources of one manifest or of several, in order. `image_root`, when given, replaces every data_root.
+
+    Raises:
+        ValueError: one sentence with the file, the entry, the rule and the way out.
+    """
+    if isinstance(paths, str | os.PathLike):
+        paths = [paths]
+    if image_root is not None and not Path(image_root).is_dir():
+        raise ValueError(
+            f"image_root {str(image_root)!r} is not a folder: give the folder that relative media paths start from."
+        )
+    return [source for path in paths for source in _read_manifest(_absolute(path, Path.cwd()), image_root)]
+
+
+def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
+    """The part of `records` that a sampling_strategy names, in the file's order.
+
+    A share is rounded up, so that a share above 0 of some records is never none. `random` depends on `seed_text` only.
+
+    >>> sample(list("abcdef"), "end:40%", "here", "")
+    ['d', 'e', 'f']
+    """
+    if strategy == "all":
+        return records
+    which, amount = STRATEGY.fullmatch(strategy).groups()
+    # round() first: 7% of 100 must not become 8 because 0.07 * 100 is slightly above 7 in floating point.
+    count = math.ceil(round(float(amount[:-1]) * len(records) / 100, 6)) if amount.endswith("%") else int(amount)
+    if count > len(records):
+        raise ValueError(
+            f"{place}: sampling_strategy {strategy!r} asks for {count} records but the file has {len(records)}: "
+            "ask for fewer, or use 'all'."
+        )
+    if which == "random":
+        chosen = sorted(random.Random(seed_text).sample(range(len(records)), count))
+        return [records[i] for i in chosen]
+    return records[:count] if which == "first" else records[len(records) - count :]
+
+
+def nearest(name: str, known) -> str:
+    """' (did you mean X?)' when a known name is close, else ''."""
+    close = difflib.get_close_matches(name, list(known), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _read_manifest(path: Path, image_root) -> list[Source]:
+    if not path.is_file():
+        raise ValueError(f"manifest {path} does not exist: give the path of a YAML file with a `datasets:` list.")
+    if path.suffix in (".json", ".jsonl"):
+        raise ValueError(
+            f"{path} is a record file, not a manifest: name it as json_path in a YAML file with a `datasets:` list."
+        )
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_NoDuplicateKeys)
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ValueError(
+            f"manifest {path} is not valid YAML ({' '.join(str(error).split())}): correct it there."
+        ) from error
+    if not isinstance(content, dict) or set(content) != {"datasets"}:
+        got = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
+        raise ValueError(
+            f"manifest {path} must have exactly one top key, `datasets:`, but has {got}: move the entries under it."
+        )
+    entries = content["datasets"]
+    if not isinstance(entries, list) or not entries:
+        raise ValueError(f"manifest {path}: `datasets:` must be a list of at least one entry (`- json_path: ...`).")
+    return [
+        _read_entry(entry, f"manifest {path}, entry {n}", path.parent, image_root) for n, entry in enumerate(entries, 1)
+    ]
+
+
+def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
+    if not isinstance(entry, dict) or not isinstance(entry.get("json_path"), str):
+        raise ValueError(f"{place} has no json_path: write `- json_path: FILE.json`.")
+    for key, value in entry.items():
+        if key not in KEYS:
+            raise ValueError(
+                f"{place} has the unknown key {key!r}{nearest(str(key), KEYS)}: known keys are {', '.join(KEYS)}."
+            )
+        if not isinstance(value, str):
+            raise ValueError(f"{place}: {key} must be text, not {value!r}: correct it or leave the key out.")
+    path = _absolute(entry["json_path"], folder)
+    if path.suffix not in (".json", ".jsonl"):
+        raise ValueError(
+            f"{place}: json_path {entry['json_path']!r} must end in .json (a list) or .jsonl (one record a line)."
+        )
+    if not path.is_file():
+        raise ValueError(f"{place}: json_path {path} does not exist: paths are relative to the manifest's folder.")
+    strategy = entry.get("sampling_strategy", "all")
+    _check_strategy(strategy, place)
+    modality = entry.get("data_modality")
+    if modality is not None and modality not in MODALITIES:
+        raise ValueError(
+            f"{place}: data_modality {modality!r} is not one of {', '.join(MODALITIES)}"
+            f"{nearest(modality, MODALITIES)}: name one, or leave it out for a mixed file."
+        )
+    root = _absolute(entry["data_root"], folder) if "data_root" in entry else path.parent
+    root = root if image_root is None else _absolute(image_root, Path.cwd())
+    if not root.is_dir():
+        raise ValueError(f"{place}: data_root {root} is not a folder: paths are relative to the manifest's folder.")
+    return Source(path, strategy, root, modality, place)
+
+
+def _check_strategy(strategy: str, place: str) -> None:
+    match = STRATEGY.fullmatch(strategy)
+    amount = float(match[2].rstrip("%")) if match else 0
+    if strategy != "all" and (amount == 0 or (match[2].endswith("%") and amount > 100)):
+        raise ValueError(
+            f"{place}: sampling_strategy {strategy!r} must be all, first:N, end:N or random:N, "
+            "N a number of records from 1 or a share from above 0% to 100% (random:20%)."
+        )
+
+
+def _absolute(path: str | os.PathLike, folder: Path) -> Path:
+    # abspath, not resolve(): links stay as the user named them.
+    return Path(os.path.abspath(folder / Path(path).expanduser()))
+
+
+class _NoDuplicateKeys(yaml.SafeLoader):
+    """A second `datasets:` or `json_path:` would silently replace the first."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)

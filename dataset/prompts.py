@@ -1,0 +1,95 @@
+"""A record and its task -> the user turn: template text with the question in it, and where each picture stands.
+
+A question may say where its media go: `<image>` and `<video>` are slots, filled in order. Either every medium has its
+slot or none has; without slots all media come before the text. To write the words themselves, put a backslash before
+them: `\\<image>`. Other markers, such as ShareRobot's `<image 0-25>`, are plain text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from task.answer_parsing import thought_tags
+
+SLOT = re.compile(r"(?<!\\)<(image|video)>")
+ESCAPED = re.compile(r"\\(<(?:image|video)>)")
+
+
+def render_question(task, question: str, thought_end: str = "</think>") -> str:
+    """The text of the user turn: the task's template with the question in it and the thought tags of this run.
+
+    >>> from types import SimpleNamespace
+    >>> task = SimpleNamespace(config={"grpo_template": "{Question} Think inside <think> </think>."})
+    >>> render_question(task, "How many?", "</analysis>")
+    'How many? Think inside <analysis> </analysis>.'
+    """
+    return _with_tags(task.config["grpo_template"], thought_end).replace("{Question}", question)
+
+
+def build_messages(record: dict, task, thought_end: str = "</think>") -> list[dict]:
+    """Chat messages with typed parts: the task's system prompt, if it has one, then the user turn.
+
+    Parts are {"type": "text", "text": str} and {"type": "image" | "video", "index": int}, the index counting in
+    `record["images"]` and `record["videos"]`.
+
+    Raises:
+        ValueError: the question has slots, but not one for each medium.
+    """
+    content = [] if _has_slots(record, "image") else _media(record, "image")
+    content += [] if _has_slots(record, "video") else _media(record, "video")
+    before, after = _with_tags(task.config["grpo_template"], thought_end).split("{Question}")
+    content += _text(before) + _question_parts(record["question"]) + _text(after)
+    messages = [{"role": "user", "content": _join_texts(content)}]
+    system = task.config.get("system_prompt")
+    if system:
+        messages.insert(0, {"role": "system", "content": _text(_with_tags(system, thought_end))})
+    return messages
+
+
+def _has_slots(record: dict, kind: str) -> bool:
+    """True if the question places its media of this kind itself."""
+    media, slots = len(record[f"{kind}s"]), SLOT.findall(record["question"]).count(kind)
+    if slots not in (0, media):
+        raise ValueError(
+            f"the question has {slots} slot(s) <{kind}> but the record has {media} {kind}(s): give as many as there "
+            f"are slots, or write no slot (media then come before the text); for the literal word write \\<{kind}>."
+        )
+    return slots > 0
+
+
+def _media(record: dict, kind: str) -> list[dict]:
+    return [{"type": kind, "index": index} for index in range(len(record[f"{kind}s"]))]
+
+
+def _question_parts(question: str) -> list[dict]:
+    """Texts and media of a question, in order: "<image> or <image>?" -> image 0, " or ", image 1, "?"."""
+    parts = []
+    used = {"image": 0, "video": 0}
+    for number, piece in enumerate(SLOT.split(question)):
+        if number % 2:
+            parts.append({"type": piece, "index": used[piece]})
+            used[piece] += 1
+        else:
+            parts += _text(ESCAPED.sub(r"\1", piece))
+    return parts
+
+
+def _text(text: str) -> list[dict]:
+    return [{"type": "text", "text": text}] if text else []
+
+
+def _join_texts(parts: list[dict]) -> list[dict]:
+    """Neighbouring texts made one part, as if the turn had been written in one go."""
+    joined: list[dict] = []
+    for part in parts:
+        if part["type"] == "text" and joined and joined[-1]["type"] == "text":
+            joined[-1] = {"type": "text", "text": joined[-1]["text"] + part["text"]}
+        else:
+            joined.append(part)
+    return joined
+
+
+def _with_tags(template: str, thought_end: str) -> str:
+    """The template with this run's thought tags; the question is never touched."""
+    opening, closing = thought_tags(thought_end)
+    return template.replace("</think>", closing).replace("<think>", opening)

@@ -1,0 +1,151 @@
+"""Record files -> checked records: a .json list or .jsonl lines, every fault named by file, line and record."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from dataset.manifest import nearest
+
+FIELDS = ("id", "question", "answer", "question_type", "image", "video")
+# Names other projects use; taken as extra keys they would give a row without its picture.
+MEDIA_LOOKALIKES = {"images": "image", "image_path": "image", "videos": "video", "video_path": "video"}
+
+
+EMPTY = "{path} holds no records: give it at least one, or take it out of the manifest."
+
+
+def read_records(path: Path, name: str, on_problem) -> list[tuple[str, str, object]]:
+    """(place for messages, id for a record without one, raw record) for each record of a file.
+
+    That id is "<name>:<index from 0>"; blank lines of a .jsonl do not count. UTF-8 with or without a byte order mark.
+
+    Args:
+        name: what the file is called in ids, its stem.
+        on_problem: called with one sentence for each fault (not UTF-8, not JSON); the record is then left out.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        on_problem(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.")
+        return []
+    split = _json_lines if path.suffix == ".jsonl" else _json_list
+    return [(place, f"{name}:{index}", raw) for index, (place, raw) in enumerate(split(path, text, on_problem))]
+
+
+def _json_lines(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
+    parts = []
+    # Not splitlines(): U+2028 and form feeds may stand inside a JSON string.
+    lines = [(f"{path} line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
+    for place, line in lines:
+        try:
+            parts.append((place, _loads(line)))
+        except (ValueError, RecursionError) as error:
+            # A line is parsed alone, so the parser's own line number is always 1.
+            reason = str(error).replace("line 1 ", "")
+            on_problem(f"{place} is not JSON ({reason}): each line must hold one whole record.")
+    if not lines:
+        on_problem(EMPTY.format(path=path))
+    return parts
+
+
+def _json_list(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
+    try:
+        content = _loads(text) if text.strip() else []
+    except (ValueError, RecursionError) as error:
+        on_problem(f"{path} is not JSON ({error}): correct it there, or name the file .jsonl if each line is a record.")
+        return []
+    if not isinstance(content, list):
+        on_problem(f"{path} must hold a JSON list of records, not {_short(content)}: put [ ] round the records.")
+        return []
+    if not content:
+        on_problem(EMPTY.format(path=path))
+    return [(f"{path} record {number}", raw) for number, raw in enumerate(content)]
+
+
+def parse_record(raw, place: str, default_id: str, data_root: Path, modality: str | None = None) -> dict:
+    """Checks one raw record and gives {"id", "question_type", "question", "answer", "images", "videos", "extra"}.
+
+    Media paths become absolute below `data_root` and must exist (they are decoded later). `answer` may be any JSON,
+    null for a task that has no answer, but the key must be there.
+
+    Raises:
+        ValueError: one sentence with the place, the id, the value, the rule and the way out.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError(f'{place}: a record must be a JSON object, not {_short(raw)}: write {{"question": ...}}.')
+    record_id = raw.get("id", default_id)
+    if isinstance(record_id, bool) or not isinstance(record_id, str | int) or record_id == "":
+        raise ValueError(f"{place}: id {_short(record_id)} must be text or a whole number: correct it or leave it out.")
+    record_id = str(record_id)
+    where = f"{place} (id {record_id!r})"
+    for key in ("question", "question_type"):
+        if not isinstance(raw.get(key), str) or not raw[key].strip():
+            got = f"is {_short(raw[key])}" if key in raw else f"is missing{nearest(key, raw)}"
+            raise ValueError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
+    if "answer" not in raw:
+        raise ValueError(f"{where}: answer is missing{nearest('answer', raw)}; write null if the task needs none.")
+    for wrong, right in MEDIA_LOOKALIKES.items():
+        if wrong in raw:
+            raise ValueError(
+                f"{where}: the key {wrong!r} would be ignored: name it {right!r} (a path or a list of paths)."
+            )
+    _check_unicode(raw, where)
+    record = {
+        "id": record_id,
+        "question_type": raw["question_type"],
+        "question": raw["question"],
+        "answer": raw["answer"],
+        "images": _media_paths(raw, "image", where, data_root),
+        "videos": _media_paths(raw, "video", where, data_root),
+        "extra": {key: value for key, value in raw.items() if key not in FIELDS},
+    }
+    _check_modality(record, modality, where)
+    return record
+
+
+def _media_paths(raw: dict, key: str, where: str, data_root: Path) -> list[str]:
+    value = raw.get(key)
+    paths = [] if value is None else value if isinstance(value, list) else [value]
+    absolute = []
+    for path in paths:
+        if not isinstance(path, str) or not path:
+            raise ValueError(f"{where}: {key} {_short(value)} must be a path or a list of paths.")
+        full = os.path.abspath(data_root / path)
+        if not os.path.isfile(full):
+            kind = "is a folder" if os.path.isdir(full) else "does not exist"
+            raise ValueError(f"{where}: {key} {full} {kind}: correct the path, data_root or image_root.")
+        absolute.append(full)
+    return absolute
+
+
+def _check_modality(record: dict, modality: str | None, where: str) -> None:
+    has = {"image": bool(record["images"]), "video": bool(record["videos"])}
+    wanted = {"image": modality == "image", "video": modality == "video"}
+    if modality is not None and has != wanted:
+        got = " and ".join(kind for kind in has if has[kind]) or "neither image nor video"
+        raise ValueError(
+            f"{where}: data_modality is {modality!r} but the record has {got}: "
+            "correct one of them, or leave data_modality out for a mixed file."
+        )
+
+
+def _check_unicode(raw: dict, where: str) -> None:
+    try:
+        f"{raw['question']}{raw['question_type']}{raw.get('id', '')}".encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where}: the text holds half a surrogate pair: write the whole character.") from error
+
+
+def _loads(text: str):
+    return json.loads(text, parse_constant=_refuse_constant)
+
+
+def _refuse_constant(name: str):
+    raise ValueError(f"{name} is no JSON number; use null or a finite number")
+
+
+def _short(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."

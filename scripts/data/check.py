@@ -1,0 +1,164 @@
+"""Checks manifests before a GPU is rented: every record, picture and video, and with a model every prompt.
+
+    python scripts/data/check.py metadata/demo/trajectory_train.yaml
+    python scripts/data/check.py MANIFEST --model_name_or_path scripts/demo/tiny_model --max_pixels 401408
+
+Exit status: 0 clean, 1 problems found (each is listed), 2 the command or a manifest is wrong.
+"""
+
+import argparse
+import sys
+from collections import Counter
+from pathlib import Path
+from statistics import median
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+from tqdm import tqdm  # noqa: E402  (the project's packages need the root first)
+
+from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
+from dataset.media import MediaError  # noqa: E402
+from task.task_loader import load_tasks  # noqa: E402
+
+LISTED = 50  # problems printed; the rest are counted
+MODEL_ONLY = ("min_pixels", "max_pixels", "max_prompt_length")
+DEFAULT_PROMPT_LENGTH = 4096  # as in training
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parse_arguments(argv)
+    problems: list[str] = []
+    try:
+        records = load_records(args.manifests, args.seed, args.image_root, problems.append)
+        tasks = load_tasks()
+        module = _load_module(args)
+    except (ValueError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+
+    rows = _checked_rows(records, tasks, args.thought_end, problems)
+    counts = {"question type": Counter(row["question_type"] for row in rows), "modality": Counter(map(_modality, rows))}
+    sizes, lengths = Counter(), []
+    bad_media = 0
+    for row in tqdm(rows, desc="media", unit="record", disable=not sys.stderr.isatty()):
+        try:
+            images, videos = load_media(row)
+        except MediaError as error:
+            bad_media += 1
+            problems.append(str(error))
+            continue
+        sizes.update(image.size for image in images)
+        if module is not None:
+            _measure(row, images, videos, module, args.max_prompt_length, lengths, problems)
+
+    _print_table(len(records), counts, sizes, bad_media)
+    if lengths:
+        _print_lengths(lengths, args.max_prompt_length)
+    _print_problems(problems)
+    return 1 if problems else 0
+
+
+def _checked_rows(records: list[dict], tasks: dict, thought_end: str, problems: list[str]) -> list[dict]:
+    rows = []
+    for record in records:
+        try:
+            rows.append(read_row(make_row(record, tasks, thought_end)))
+        except ValueError as error:
+            problems.append(str(error))
+    return rows
+
+
+def _measure(row: dict, images, videos, module, limit: int, lengths: list[int], problems: list[str]) -> None:
+    """Appends the prompt's length in tokens, media expanded, and a problem where it is over the limit."""
+    try:
+        tokens = len(module.encode(row["messages"], images, videos).ids)
+    except ValueError as error:
+        problems.append(f"record {row['id']!r}: {error}")
+        return
+    lengths.append(tokens)
+    if tokens > limit:
+        problems.append(
+            f"record {row['id']!r}: the prompt has {tokens} tokens, over max_prompt_length {limit}: raise the limit, "
+            "lower max_pixels, or shorten the question."
+        )
+
+
+def _modality(row: dict) -> str:
+    if row["videos"]:
+        return "video" if not row["images"] else "image and video"
+    return ("text", "one image")[len(row["images"])] if len(row["images"]) < 2 else "several images"
+
+
+def _load_module(args):
+    """The model family's module with its processor; no weights are read."""
+    if args.model_name_or_path is None:
+        return None
+    from model.registry import module_for  # torch and transformers, seconds that the plain check need not pay
+
+    module = module_for(args.model_name_or_path)
+    module.load_processor(args.model_name_or_path, min_pixels=args.min_pixels, max_pixels=args.max_pixels)
+    return module
+
+
+def _print_table(total: int, counts: dict[str, Counter], sizes: Counter, bad_media: int) -> None:
+    _line("records", total)
+    for title, counter in counts.items():
+        for name, count in counter.most_common():
+            _line(f"  {title} {name}", count)
+    _line("pictures", sizes.total())
+    if sizes:
+        widths, heights = zip(*sizes, strict=True)
+        _line("  width, least to greatest", f"{min(widths)} to {max(widths)}")
+        _line("  height, least to greatest", f"{min(heights)} to {max(heights)}")
+        for (width, height), count in sizes.most_common(5):
+            _line(f"  size {width}x{height}", count)
+        if len(sizes) > 5:
+            _line("  other sizes", f"{len(sizes) - 5} of them")
+    _line("records with bad media", bad_media)
+
+
+def _print_lengths(lengths: list[int], limit: int) -> None:
+    over = sum(length > limit for length in lengths)
+    _line("prompt tokens, least / median / most", f"{min(lengths)} / {median(lengths):g} / {max(lengths)}")
+    _line(f"prompts over {limit} tokens", f"{over} ({over / len(lengths):.1%})")
+
+
+def _print_problems(problems: list[str]) -> None:
+    _line("problems", len(problems))
+    for problem in problems[:LISTED]:
+        print(f"- {problem}")
+    if len(problems) > LISTED:
+        print(f"- and {len(problems) - LISTED} more")
+
+
+def _line(name: str, value) -> None:
+    print(f"{name:<48} {value}")
+
+
+def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
+    parser.add_argument(
+        "manifests", nargs="+", metavar="MANIFEST", help="YAML manifest; several are mixed as in training"
+    )
+    parser.add_argument("--image_root", help="folder that relative media paths start from, instead of data_root")
+    parser.add_argument("--seed", type=int, default=42, help="of random:N sampling (default 42)")
+    parser.add_argument("--thought_end", default="</think>", help="closing thought tag of the run (default </think>)")
+    parser.add_argument("--model_name_or_path", help="model whose processor counts the prompt tokens")
+    parser.add_argument("--min_pixels", type=int, help="least pixels of a picture after scaling (default: the model's)")
+    parser.add_argument("--max_pixels", type=int, help="most pixels of a picture after scaling (default: the model's)")
+    parser.add_argument(
+        "--max_prompt_length", type=int, help=f"tokens, media included (default {DEFAULT_PROMPT_LENGTH})"
+    )
+    args = parser.parse_args(argv)
+    given = [name for name in MODEL_ONLY if getattr(args, name) is not None]
+    if given and args.model_name_or_path is None:
+        parser.error(f"--{given[0]} needs --model_name_or_path: prompts are measured by a model's processor")
+    args.max_prompt_length = args.max_prompt_length or DEFAULT_PROMPT_LENGTH
+    return args
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,123 @@
+"""scripts/data/check.py: lists everything that would go wrong, and its exit status says whether anything would."""
+
+import json
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "data" / "check.py"
+TYPE = "trajectory-sharerobot"
+
+
+@pytest.fixture(scope="module")
+def check():
+    return runpy.run_path(str(SCRIPT))["main"]
+
+
+def write(folder, records):
+    Image.new("RGB", (56, 28)).save(folder / "a.png")
+    Image.new("RGB", (112, 84)).save(folder / "b.png")
+    (folder / "cut.png").write_bytes((folder / "b.png").read_bytes()[:60])
+    (folder / "data.jsonl").write_text("\n".join(json.dumps(one) for one in records))
+    (folder / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
+    return str(folder / "data.yaml")
+
+
+def record(image="a.png", **changes):
+    return {"question": "Move.", "answer": [[1, 1], [2, 2]], "question_type": TYPE, "image": image} | changes
+
+
+def values(text):
+    """The table as a dict; widths of spaces do not matter."""
+    return {" ".join(line[:48].split()): line[48:].strip() for line in text.splitlines() if not line.startswith("- ")}
+
+
+def test_clean_data(check, tmp_path, capsys):
+    manifest = write(tmp_path, [record(), record("b.png"), record(["a.png", "b.png"]), record(None)])
+    assert check([manifest]) == 0
+    table = values(capsys.readouterr().out)
+    assert table["records"] == table[f"question type {TYPE}"] == "4"
+    assert (table["modality one image"], table["modality several images"], table["modality text"]) == ("2", "1", "1")
+    assert (table["pictures"], table["size 56x28"], table["size 112x84"]) == ("4", "2", "2")
+    assert table["width, least to greatest"] == "56 to 112"
+    assert table["problems"] == "0"
+
+
+def test_every_problem_is_listed_at_once(check, tmp_path, capsys):
+    faulty = [
+        record("cut.png", id="cut"),
+        record("none.png", id="gone"),
+        record(question_type="trajectory-sharerobt", id="typo"),
+        record(id="twin"),
+        record(id="twin"),
+        record(question="<image> <image>", id="slots"),
+    ]
+    assert check([write(tmp_path, [*faulty, record()])]) == 1
+    text = capsys.readouterr().out
+    listed = [line for line in text.splitlines() if line.startswith("- ")]
+    assert len(listed) == 5
+    for words in (
+        "record 'cut': picture",
+        "none.png does not exist",
+        f"did you mean '{TYPE}'",
+        "'twin' is taken",
+        "slots",
+    ):
+        assert sum(words in line for line in listed) >= 1, words
+    assert values(text)["records with bad media"] == "1"
+    assert values(text)["problems"] == "5"
+
+
+def test_a_long_list_is_cut_and_counted(check, tmp_path, capsys):
+    assert check([write(tmp_path, [record("none.png") for _ in range(60)])]) == 1
+    assert capsys.readouterr().out.splitlines()[-1] == "- and 10 more"
+
+
+def test_prompts_are_measured_with_their_pictures(check, tmp_path, capsys, tiny_model_dir):
+    manifest = write(tmp_path, [record("a.png", id="small"), record("b.png", id="large")])
+    command = [manifest, "--model_name_or_path", str(tiny_model_dir), "--min_pixels", "784", "--max_pixels", "100000"]
+    assert check(command) == 0
+    least, _, most = values(capsys.readouterr().out)["prompt tokens, least / median / most"].split(" / ")
+    assert int(most) - int(least) == 12 - 2  # cells of 28x28 pixels in each picture
+
+    assert check([*command, "--max_prompt_length", least]) == 1
+    text = capsys.readouterr().out
+    assert values(text)[f"prompts over {least} tokens"] == "1 (50.0%)"
+    assert f"record 'large': the prompt has {most} tokens, over max_prompt_length {least}" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["none.yaml"], "none.yaml does not exist"),
+        (["MANIFEST", "--model_name_or_path", "nowhere"], "nowhere"),
+        (["MANIFEST", "--max_pixels", "1000"], "--max_pixels needs --model_name_or_path"),
+        (["MANIFEST", "--no_such_flag"], "--no_such_flag"),
+    ],
+)
+def test_a_wrong_command_is_status_2(check, tmp_path, capsys, arguments, words):
+    manifest = write(tmp_path, [record()])
+    try:
+        status = check([manifest if argument == "MANIFEST" else argument for argument in arguments])
+    except SystemExit as stop:
+        status = stop.code
+    assert status == 2
+    assert words in capsys.readouterr().err
+
+
+def test_the_command_runs_from_any_folder_without_torch(tmp_path):
+    manifest = write(tmp_path, [record()])
+    code = (
+        "import runpy, sys; sys.argv = sys.argv[1:]\n"
+        "try: runpy.run_path(sys.argv[0], run_name='__main__')\n"
+        "except SystemExit as stop: assert stop.code == 0 and 'torch' not in sys.modules, stop.code"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(SCRIPT), manifest], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert values(done.stdout)["records"] == "1"
