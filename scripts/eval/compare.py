@@ -22,7 +22,7 @@ ROOT = use_checkout()
 from task.task_loader import load_tasks  # noqa: E402
 
 # A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
-LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "distance", "error", "fail", "suspect", "_px", "_1000")
+LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
 RESAMPLES_AT_ONCE = 4_000_000  # drawn indices in memory at a time: 32 MB
 
 
@@ -93,7 +93,7 @@ def item_metrics(prediction: dict, tasks: dict) -> dict[str, float]:
     task = tasks.get(prediction["question_type"])
     figures = {"accuracy": prediction.get("accuracy"), "format": prediction.get("format")}
     if task is not None and task.compute_metrics is not None:
-        figures |= {k: v for k, v in task.compute_metrics([prediction]).items() if k not in figures}
+        figures |= {k: v for k, v in task.compute_metrics([prediction]).items() if k not in (*figures, "count")}
     return {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and math.isfinite(v)}
 
 

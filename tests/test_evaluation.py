@@ -1,0 +1,177 @@
+"""trainer/evaluation.py and scripts/eval/eval.py: order, ids, statuses, frames, totals, and what is refused."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from PIL import Image
+
+from dataset.dataset_grpo import rows_from_records
+from dataset.media import MediaError
+from model.vlm_module import EncodedPrompt
+from task.task_loader import Task
+from trainer.evaluation import predict, predict_windows, summarise
+from trainer.tree import PROMPT, Node, Tree
+
+
+def make_task(name="sum", frame="none", process_answer=None, compute_metrics=None, **functions) -> Task:
+    def accuracy_reward(completion, sol, **kw):
+        return (float(completion == str(sol)), {"logged": 1.0})
+
+    given = {
+        "format_reward": lambda completion, sol, **kw: float("x" not in completion),
+        "accuracy_reward": accuracy_reward,
+        "parse_answer": lambda completion, **kw: None if "x" in completion else completion,
+    } | functions
+    config = {"task_type": name, "grpo_template": "{Question}", "frame": frame}
+    given |= {"process_answer": process_answer, "compute_metrics": compute_metrics}
+    return Task(name=name, path=Path(f"{name}.py"), config=config, **given)
+
+
+class LetterModule:
+    """Prompts of a letter a token."""
+
+    def encode(self, messages, images=(), videos=()):
+        ids = [ord(c) for c in messages[-1]["content"][-1]["text"]]
+        sizes = [image.size for image in images]
+        half = [(w // 2, h // 2) for w, h in sizes]
+        return EncodedPrompt(ids, torch.arange(len(ids)), len(ids), image_sizes=sizes, processed_sizes=half)
+
+
+class ScriptedEngine:
+    """Answers a prompt id with the given text; remembers the prompt lengths of each batch."""
+
+    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))
+
+    def __init__(self, completions, limit=9):
+        self.completions, self.limit, self.batches = completions, limit, []
+
+    def grow(self, prompts, policy, prompt_ids):
+        self.batches.append([len(p.ids) for p in prompts])
+        assert policy.leaves == 1
+        trees = []
+        for name in prompt_ids:
+            text = self.completions.get(name, "?")
+            tree = Tree(name)
+            cut = len(text) > self.limit
+            tokens = [ord(c) for c in text[: self.limit]]
+            tree.add(Node(PROMPT, "segment", tokens, status="length" if cut else "ok"))
+            trees.append(tree)
+        return trees
+
+
+SETTINGS = {"max_new_tokens": 9, "batch_size": 2}
+
+
+def records(n):
+    return [{"id": f"r{i}", "question": "q" * (1 + 7 * i % 5), "answer": i, "question_type": "sum"} for i in range(n)]
+
+
+def test_order_is_the_inputs_though_batches_go_by_length():
+    tasks = {"sum": make_task()}
+    engine = ScriptedEngine({f"r{i}": str(i) for i in range(20)})
+    seen = []
+    rows = rows_from_records(records(20), tasks)
+    found = predict(engine, LetterModule(), rows, tasks, progress=lambda *a: seen.append(a), **SETTINGS)
+    assert [p["id"] for p in found] == [f"r{i}" for i in range(20)]
+    assert all(p["accuracy"] == 1.0 and p["status"] == "ok" for p in found)
+    first_window = [length for batch in engine.batches[:8] for length in batch]
+    assert first_window == sorted(first_window)
+    assert (sum(items for items, _ in seen), sum(tokens for _, tokens in seen)) == (20, 30)
+
+
+def test_windows_come_as_they_are_done():
+    tasks = {"sum": make_task()}
+    engine = ScriptedEngine({})
+    windows = predict_windows(engine, LetterModule(), rows_from_records(records(20), tasks), tasks, **SETTINGS)
+    assert len(next(windows)) == 16
+    assert len(engine.batches) == 8
+    assert [p["id"] for p in next(windows)] == ["r16", "r17", "r18", "r19"]
+
+
+def test_statuses_and_totals(tmp_path):
+    tasks = {"sum": make_task(compute_metrics=lambda predictions, **kw: {"seen": float(len(predictions))})}
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no picture")
+    data = records(4)
+    data[2] |= {"image": str(broken)}
+    engine = ScriptedEngine({"r0": "0", "r1": "x", "r3": "333333333333"})
+    rows = rows_from_records(data, tasks)
+    with pytest.raises(MediaError, match="'r2'"):
+        predict(engine, LetterModule(), rows, tasks, **SETTINGS)
+    found = predict(engine, LetterModule(), rows, tasks, on_bad_media="skip", **SETTINGS)
+    assert [p["status"] for p in found] == ["ok", "parse_fail", "load_error", "length"]
+    assert "broken.png" in found[2]["error"]
+    assert (found[2]["format"], found[2]["completion"]) == (None, None)
+    metrics = summarise(found, tasks)["sum"]
+    assert metrics == {
+        "seen": 3.0,
+        "accuracy": pytest.approx(1 / 3),
+        "format": pytest.approx(2 / 3),
+        "n": 4,
+        "n_parse_fail": 1,
+        "n_length": 1,
+        "n_load_error": 1,
+    }
+
+
+def test_totals_are_over_unique_ids():
+    tasks = {"sum": make_task()}
+    engine = ScriptedEngine({"r0": "0", "r1": "1"})
+    found = predict(engine, LetterModule(), rows_from_records(records(10), tasks), tasks, **SETTINGS)
+    assert summarise(found, tasks)["sum"]["accuracy"] == pytest.approx(0.2)
+    with pytest.raises(AssertionError, match="twice"):  # padding to 12 rows would have given 0.333
+        summarise(found + found[:2], tasks)
+
+
+def test_task_types_are_grouped_and_one_without_metrics_gets_means():
+    tasks = {"sum": make_task(), "other": make_task("other", accuracy_reward=lambda completion, sol, **kw: None)}
+    rows = rows_from_records([*records(2), records(3)[2] | {"question_type": "other"}], tasks)
+    found = predict(ScriptedEngine({"r0": "0"}), LetterModule(), rows, tasks, **SETTINGS)
+    result = summarise(found, tasks)
+    assert (result["sum"]["accuracy"], result["sum"]["n"]) == (0.5, 2)
+    assert "accuracy" not in result["other"]
+    assert result["other"]["format"] == 1.0
+
+
+def test_rewards_see_the_answer_in_the_tasks_frame(tmp_path):
+    Image.new("RGB", (80, 40)).save(tmp_path / "a.png")
+    seen = {}
+
+    def accuracy_reward(completion, sol, **kw):
+        seen.update(kw, sol=sol)
+        return 0.5
+
+    def process_answer(answer, size_from, size_to):
+        return [answer[0] * size_to[0] / size_from[0], answer[1] * size_to[1] / size_from[1]]
+
+    tasks = {"sum": make_task(frame="processed", process_answer=process_answer, accuracy_reward=accuracy_reward)}
+    data = [{"id": "a", "question": "q", "question_type": "sum", "answer": [8.0, 4.0], "image": "a.png", "note": 1}]
+    rows = rows_from_records(data, tasks, image_root=tmp_path)
+    (found,) = predict(ScriptedEngine({}), LetterModule(), rows, tasks, thought_end="</a>", **SETTINGS)
+    assert (seen["sol"], seen["image_size"], seen["processed_size"]) == ([4.0, 2.0], (80, 40), (40, 20))
+    assert (seen["thought_end"], seen["id"], seen["question_type"]) == ("</a>", "a", "sum")
+    assert seen["record"]["extra"] == {"note": 1}
+    assert (found["answer"], found["sol"], found["processed_size"]) == ([8.0, 4.0], [4.0, 2.0], (40, 20))
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (lambda completion, sol, **kw: 1 / 0, "accuracy_reward fails on record 'r0'"),
+        (lambda completion, sol, **kw: float("nan"), "accuracy_reward gave nan on record 'r0'"),
+        (lambda completion, sol, **kw: "1", "accuracy_reward gave '1' on record 'r0'"),
+    ],
+)
+def test_a_faulty_task_is_named(reward, words):
+    tasks = {"sum": make_task(accuracy_reward=reward)}
+    with pytest.raises(ValueError, match=words):
+        predict(ScriptedEngine({}), LetterModule(), rows_from_records(records(1), tasks), tasks, **SETTINGS)
+
+
+def test_a_metric_that_fails_names_the_task():
+    tasks = {"sum": make_task(compute_metrics=lambda predictions, **kw: 1 / 0)}
+    found = predict(ScriptedEngine({}), LetterModule(), rows_from_records(records(1), tasks), tasks, **SETTINGS)
+    with pytest.raises(ValueError, match=r"sum\.py: compute_metrics fails"):
+        summarise(found, tasks)
