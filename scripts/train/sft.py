@@ -1,0 +1,204 @@
+"""Warm-starts a model to the form `<think>thought</think><answer>answer</answer>` from the manifests that RL uses.
+
+    python scripts/train/sft.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset data.yaml \\
+        --output_dir runs/sft --num_train_epochs 1 --per_device_train_batch_size 4 --learning_rate 1e-4
+
+Every record needs a `thought` (a string) beside its question and answer; `--empty_thought` lets records without one
+teach an empty thought. The answer is mapped into the task's frame first (pixels of the processed picture for
+Qwen2.5-VL) and rounded to integers there; a target that the task's own format reward does not accept is refused. Only
+the completion and the end-of-turn token are learnt.
+
+LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
+`--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
+holds the adapter (or the model) and the processor: scripts/eval/eval.py takes it as --adapter_path (or
+--model_name_or_path), train.py as the start of RL. On several GPUs: `accelerate launch scripts/train/sft.py ...`.
+"""
+
+import json
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+import torch  # noqa: E402
+from peft import LoraConfig, get_peft_model  # noqa: E402
+from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed  # noqa: E402
+
+from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
+from model.checkpoints import load_policy  # noqa: E402
+from model.reward_func import reward_arguments  # noqa: E402
+from task.answer_parsing import thought_tags  # noqa: E402
+from task.task_loader import Task, load_tasks  # noqa: E402
+
+IGNORED = -100
+
+
+@dataclass
+class SFTArguments:
+    """What is trained, and on what."""
+
+    model_name_or_path: str = field(metadata={"help": "model to start from"})
+    dataset: list[str] = field(metadata={"help": "one or more YAML manifests"})
+    image_root: str | None = field(default=None, metadata={"help": "folder that relative media paths start from"})
+    thought_end: str = field(default="</think>", metadata={"help": "what closes a thought"})
+    empty_thought: bool = field(default=False, metadata={"help": "records without a thought teach an empty one"})
+    lora_rank: int = field(default=64, metadata={"help": "alpha is twice it; 0 trains the weights themselves"})
+    freeze_vision: bool = field(default=True, metadata={"help": "with --lora_rank 0: leave the vision tower as it is"})
+    dtype: str | None = field(
+        default=None, metadata={"help": "of the weights; default bfloat16 for LoRA on a GPU, else float32"}
+    )
+    max_pixels: int | None = field(default=None, metadata={"help": "picture budget (default: the processor's)"})
+    min_pixels: int | None = field(default=None, metadata={"help": "least pixels a picture is enlarged to"})
+
+
+@dataclass
+class SFTTrainingArguments(TrainingArguments):
+    """transformers.TrainingArguments with the defaults of a LoRA warm start."""
+
+    learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate"})
+    logging_steps: float = field(default=5, metadata={"help": "steps between two lines of the log"})
+    report_to: str = field(default="none", metadata={"help": "tensorboard, wandb, trackio, none"})
+    bf16: bool | None = field(default=None, metadata={"help": "bfloat16 mixed precision; default: on a GPU"})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "must stay false: the rows are raw records"})
+
+    def __post_init__(self) -> None:
+        if self.bf16 is None:
+            self.bf16 = torch.cuda.is_available() and not self.fp16
+        super().__post_init__()
+
+
+def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
+    """Raises ValueError for the first record whose thought is missing, no string, or closes itself."""
+    for row in rows:
+        record = read_row(row)
+        thought = record["extra"].get("thought")
+        if thought is None and not empty_thought:
+            raise ValueError(f"record {record['id']!r} has no thought: add one, or pass --empty_thought.")
+        if thought is not None and (not isinstance(thought, str) or thought_end in thought):
+            raise ValueError(f"record {record['id']!r}: its thought must be a string without {thought_end} in it.")
+
+
+def target_text(record: dict, task: Task, image_size, processed_size, thought_end: str) -> str:
+    """The completion a record teaches, without the end-of-turn token.
+
+    Raises:
+        ValueError: the task's own format reward does not give it 1.
+    """
+    sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
+    sol = sol if task.config["frame"] == "none" else _integers(sol)
+    answer = sol if isinstance(sol, str) else json.dumps(sol, ensure_ascii=False)
+    opening, closing = thought_tags(thought_end)
+    text = f"{opening}{record['extra'].get('thought') or ''}{closing}<answer>{answer}</answer>"
+    if task.format_reward(text, sol, **keywords) != 1.0:
+        raise ValueError(
+            f"record {record['id']!r}: the format reward of {task.path} does not accept the target {text!r}; "
+            "correct the record's thought or answer."
+        )
+    return text
+
+
+def _integers(value):
+    # Coordinates are spoken as integers; labels and other strings stay.
+    if isinstance(value, dict):
+        return {key: _integers(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_integers(item) for item in value]
+    return round(value) if isinstance(value, float) else value
+
+
+@dataclass
+class Collator:
+    """Rows -> a right-padded batch with explicit positions, media of all rows, and labels on the completion only."""
+
+    module: object
+    tokenizer: object
+    tasks: dict[str, Task]
+    thought_end: str
+
+    def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
+        prompts, completions = [], []
+        for row in rows:
+            record = read_row(row)
+            prompt = self.module.encode(record["messages"], *load_media(record))
+            sizes = (prompt.image_sizes[:1] or [None])[0], (prompt.processed_sizes[:1] or [None])[0]
+            text = target_text(record, self.tasks[record["question_type"]], *sizes, self.thought_end)
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            prompts.append(prompt)
+            completions.append([*ids, self.tokenizer.eos_token_id])
+        return self._pad(prompts, completions) | self.module.batch_media(prompts)
+
+    def _pad(self, prompts: list, completions: list[list[int]]) -> dict[str, torch.Tensor]:
+        # B rows, T tokens, P prompt tokens of a row; mrope positions have a leading axis of 3.
+        b = len(prompts)
+        t = max(len(p.ids) + len(c) for p, c in zip(prompts, completions, strict=True))
+        input_ids = torch.full((b, t), self.tokenizer.pad_token_id)
+        labels = torch.full((b, t), IGNORED)
+        attention_mask = torch.zeros((b, t), dtype=torch.long)
+        position_ids = torch.zeros((*prompts[0].position_ids.shape[:-1], b, t), dtype=torch.long)
+        for i, (prompt, completion) in enumerate(zip(prompts, completions, strict=True)):
+            p, end = len(prompt.ids), len(prompt.ids) + len(completion)
+            input_ids[i, :end] = torch.tensor([*prompt.ids, *completion])
+            labels[i, p:end] = torch.tensor(completion)
+            attention_mask[i, :end] = 1
+            position_ids[..., i, :p] = prompt.position_ids
+            position_ids[..., i, p:end] = prompt.next_position + torch.arange(len(completion))
+        return {
+            "input_ids": input_ids,
+            "labels": labels,
+            "attention_mask": attention_mask,
+            "position_ids": position_ids,
+        }
+
+
+def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer:
+    """The ready Trainer; ValueError for a user's mistake."""
+    set_seed(training.seed)
+    tasks = load_tasks()
+    seed = training.data_seed if training.data_seed is not None else training.seed
+    rows = build_dataset(args.dataset, tasks, thought_end=args.thought_end, seed=seed, image_root=args.image_root)
+    check_thoughts(rows, args.empty_thought, args.thought_end)
+    # A checkpoint names its base: an absolute path is found from any directory.
+    name = args.model_name_or_path
+    name = str(Path(name).resolve()) if Path(name).is_dir() else name
+    module, model, processor = load_policy(
+        name,
+        dtype=args.dtype or ("bfloat16" if torch.cuda.is_available() and args.lora_rank else "float32"),
+        attn_implementation="sdpa",
+        min_pixels=args.min_pixels,
+        max_pixels=args.max_pixels,
+    )
+    if args.lora_rank:
+        targets = module.lora_target_modules(model)
+        lora = LoraConfig(
+            r=args.lora_rank, lora_alpha=2 * args.lora_rank, target_modules=targets, task_type="CAUSAL_LM"
+        )
+        model = get_peft_model(model, lora)
+    else:
+        module.freeze(model, args.freeze_vision)
+    collator = Collator(module, getattr(processor, "tokenizer", processor), tasks, args.thought_end)
+    if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
+        training._n_gpu = 1
+    return Trainer(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
+
+
+def main(argv: list[str] | None = None) -> int:
+    parser = HfArgumentParser((SFTArguments, SFTTrainingArguments), description=__doc__, allow_abbrev=False)
+    args, training = parser.parse_args_into_dataclasses(argv)
+    try:
+        trainer = build_trainer(args, training)
+        trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+    except (ValueError, OSError) as error:
+        print(f"sft.py: {error}", file=sys.stderr)
+        return 2
+    trainer.save_model()
+    trainer.save_state()
+    print(f"saved to {training.output_dir}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
