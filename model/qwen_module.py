@@ -18,7 +18,7 @@ PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
 MEDIA_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
 LANGUAGE_LINEARS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
-VISION_LINEARS = r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.\d+)"
+VISION_LINEARS = r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.[02])"
 # What qwen-vl-utils samples videos at, so what a video without a stated rate was most likely sampled at.
 DEFAULT_VIDEO_FPS = 2.0
 

@@ -160,7 +160,7 @@ class TaskReward:
             ) from error
         if not self._shown:
             self._shown = True
-            print(f"{where}; such completions get no reward and are counted, only this first one is shown:", file=sys.stderr)
+            print(f"{where}; such completions get None and are counted, this is the first:", file=sys.stderr)
             traceback.print_exception(error)
 
 
@@ -211,5 +211,5 @@ def _numbers(extras: list[dict]) -> dict[str, list[float]]:
 
 def _shown(value) -> str:
     size = f" of {len(value)}" if isinstance(value, list | tuple | dict | str) else ""
-    text = repr(value)
+    text = " ".join(repr(value).split())
     return f"a {type(value).__name__}{size} ({text if len(text) <= 60 else text[:57] + '...'})"

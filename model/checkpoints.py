@@ -1,0 +1,134 @@
+"""From a folder to a model that is what its name says: base weights, an adapter loaded in full, and its processor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import torch
+
+from model.registry import module_for
+from model.vlm_module import TOWERS, VLMModule
+
+PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
+
+
+def load_policy(
+    name_or_path: str | None,
+    adapter_path: str | None = None,
+    *,
+    dtype: str,
+    attn_implementation: str | dict | None = None,
+    quantization_config=None,
+    min_pixels: int | None = None,
+    max_pixels: int | None = None,
+    revision: str | None = None,
+    trust_remote_code: bool = False,
+    trainable: bool = False,
+) -> tuple:
+    """(module, model, processor) of a model, with an adapter on top if one is named.
+
+    Without `name_or_path` the base is the one the adapter was trained on. The processor comes from the adapter's folder
+    when that has one, so that pixel limits are those of training; limits given here win.
+
+    Args:
+        trainable: leaves the adapter's weights open for training.
+    """
+    if name_or_path is None:
+        if adapter_path is None:
+            raise ValueError("neither a model nor an adapter was named: give --model_name_or_path or --adapter_path.")
+        name_or_path = adapter_base(adapter_path)
+    source = {"revision": revision, "trust_remote_code": trust_remote_code}
+    module = module_for(name_or_path, **source)
+    model = module.load_model(name_or_path, dtype, attn_implementation, quantization_config, **source)
+    if adapter_path is not None:
+        model = load_adapter(model, adapter_path, trainable=trainable)
+    if adapter_path is not None and any((Path(adapter_path) / file).exists() for file in PROCESSOR_FILES):
+        processor = module.load_processor(adapter_path, min_pixels, max_pixels)
+    else:
+        processor = module.load_processor(name_or_path, min_pixels, max_pixels, **source)
+    return module, model, processor
+
+
+def adapter_base(path: str | Path) -> str:
+    """Name or folder of the model an adapter was trained on. ValueError if the adapter does not say."""
+    base = _adapter_settings(path).get("base_model_name_or_path")
+    if not base:
+        raise ValueError(f"{path}/adapter_config.json names no base model: give it as --model_name_or_path.")
+    return base
+
+
+def load_adapter(model, path: str | Path, trainable: bool = False):
+    """The model with the LoRA adapter of a folder on it, every weight in its place, as a PeftModel.
+
+    Raises ValueError where the folder is no LoRA adapter, where its weights and the model's places for them differ in
+    name or shape (another base, another library version), and where the adapter was never trained (lora_B all zero).
+    The library itself only warns in these cases, and the base model would be measured instead.
+    """
+    from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
+    from peft.utils.save_and_load import load_peft_weights
+
+    settings = _adapter_settings(path)
+    if settings.get("peft_type") != "LORA":
+        raise ValueError(f"{path} is an adapter of type {settings.get('peft_type')}: only LORA adapters are supported.")
+    config = PeftConfig.from_pretrained(str(path))
+    config.inference_mode = not trainable
+    weights = load_peft_weights(str(path), device="cpu")
+    origin = f"{path} (an adapter of {settings.get('base_model_name_or_path')}) does not fit {type(model).__name__}"
+    try:
+        peft_model = get_peft_model(model, config)
+    except ValueError as error:
+        raise ValueError(f"{origin}: {error} Give the base model it was trained on.") from error
+    places = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
+    fault = _mismatch(weights, places) or _untrained(weights)
+    if fault:
+        peft_model.unload()
+        raise ValueError(f"{origin}: {fault}")
+    set_peft_model_state_dict(peft_model, weights)
+    return peft_model
+
+
+def trainable_report(model, module: VLMModule) -> dict[str, tuple[int, int]]:
+    """Tower -> (trainable, all) parameters. An adapter counts to the tower it sits on."""
+    report = {tower: (0, 0) for tower in TOWERS}
+    for name, parameter in model.named_parameters():
+        size = getattr(parameter, "ds_numel", parameter.numel())  # ZeRO-3 leaves empty shells
+        tower = module.tower_of(name)
+        trainable, total = report[tower]
+        report[tower] = (trainable + size * parameter.requires_grad, total + size)
+    return {tower: counts for tower, counts in report.items() if counts[1]}
+
+
+def _adapter_settings(path: str | Path) -> dict:
+    folder = Path(path)
+    file = folder / "adapter_config.json"
+    if not file.exists():
+        if (folder / "config.json").exists():
+            raise ValueError(f"{path} is a whole model, not an adapter: pass it as --model_name_or_path.")
+        raise ValueError(f"{path} has no adapter_config.json: give the folder that a LoRA training saved.")
+    if not any((folder / f"adapter_model.{ending}").exists() for ending in ("safetensors", "bin")):
+        raise ValueError(f"{path} has an adapter_config.json but no weights: the save was cut off; take another one.")
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def _mismatch(weights: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> str | None:
+    missing, unexpected = sorted(places.keys() - weights.keys()), sorted(weights.keys() - places.keys())
+    for what, names in (("the adapter lacks", missing), ("the model has no place for", unexpected)):
+        if names:
+            return (
+                f"{what} {len(names)} of its {len(places)} LoRA weights (first: {names[0]}). "
+                f"Give the base model and the library versions it was trained with."
+            )
+    for name, place in places.items():
+        if weights[name].shape != place.shape:
+            return (
+                f"{name} has shape {tuple(weights[name].shape)} in the adapter and {tuple(place.shape)} in the model. "
+                f"Give the base model it was trained on."
+            )
+    return None
+
+
+def _untrained(weights: dict[str, torch.Tensor]) -> str | None:
+    if any(weight.any() for name, weight in weights.items() if ".lora_B." in name):
+        return None
+    return "every lora_B is zero, so it changes nothing: it was saved before its first step. Take a later checkpoint."
