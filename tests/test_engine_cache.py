@@ -1,0 +1,73 @@
+"""The forking cache against transformers' DynamicCache."""
+
+import random
+
+import pytest
+import torch
+from transformers import DynamicCache
+
+from trainer.engines.kv_cache import ForkingCache
+
+HEADS, SIZE, LAYERS = 2, 3, 2
+
+
+def feed(caches, rows: int, tokens: int, generator) -> list:
+    """The same random states into each cache; what each hands to the attention."""
+    seen = [[] for _ in caches]
+    for layer in range(LAYERS):
+        keys, values = (torch.randn(rows, HEADS, tokens, SIZE, generator=generator) for _ in range(2))
+        for i, cache in enumerate(caches):
+            seen[i] += cache.update(keys, values, layer)
+    return seen
+
+
+def test_forks_and_leaving_rows_equal_the_copying_cache():
+    generator, choice = torch.Generator().manual_seed(0), random.Random(0)
+    ours, theirs = ForkingCache(), DynamicCache()
+    feed((ours, theirs), rows := 3, 5, generator)
+    for step in range(300):
+        sources = choice.choice(
+            [
+                list(range(rows)),
+                [*range(rows), *[choice.randrange(rows)] * 3],
+                sorted(choice.sample(range(rows), max(rows // 2, 1))),
+                [choice.randrange(rows) for _ in range(rows)],
+            ]
+        )
+        ours.select_rows(sources)
+        theirs.batch_select_indices(torch.tensor(sources))
+        rows = len(sources)
+        mine, others = feed((ours, theirs), rows, 1, generator)
+        assert all(torch.equal(a, b) for a, b in zip(mine, others, strict=True)), step
+        assert ours.get_seq_length() == theirs.get_seq_length() == 6 + step
+
+
+def test_a_step_writes_into_the_same_memory():
+    generator, cache = torch.Generator().manual_seed(0), ForkingCache()
+    feed((cache,), 2, 5, generator)
+    feed((cache,), 2, 1, generator)
+    before = cache.layers[0].keys.data_ptr()
+    for _ in range(20):
+        feed((cache,), 2, 1, generator)
+    assert cache.layers[0].keys.data_ptr() == before
+
+
+def test_rows_that_stay_are_not_copied():
+    generator, cache = torch.Generator().manual_seed(0), ForkingCache()
+    feed((cache,), 6, 4, generator)
+    moved = []
+    layer = cache.layers[0]
+    real = layer.move_rows
+    layer.move_rows = lambda rows, targets, sources: moved.append(targets.tolist()) or real(rows, targets, sources)
+    cache.select_rows([0, 1, 5, 3])
+    cache.select_rows([0, 1, 2, 3, 2, 2])
+    assert moved == [[2], [4, 5]]
+
+
+def test_transformers_own_ways_to_reorder_are_closed():
+    cache = ForkingCache()
+    feed((cache,), 2, 3, torch.Generator())
+    with pytest.raises(NotImplementedError, match="select_rows"):
+        cache.batch_select_indices(torch.tensor([0]))
+    with pytest.raises(NotImplementedError, match="select_rows"):
+        cache.batch_repeat_interleave(2)
