@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import trl
 
+from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.presets import PRESETS
 
 
@@ -22,14 +23,20 @@ class GRPOConfig(trl.GRPOConfig):
 
     method: str = field(
         default="grpo_ma",
-        metadata={"help": "Training method: grpo (G chains) or grpo_ma (K thoughts x M answers).", "choices": ["grpo", "grpo_ma"]},
+        metadata={
+            "help": "Training method: grpo (G chains) or grpo_ma (K thoughts x M answers).",
+            "choices": ["grpo", "grpo_ma"],
+        },
     )
     think_num: int = field(default=4, metadata={"help": "K, thoughts a prompt and process (grpo_ma)."})
     answer_num: int = field(default=4, metadata={"help": "M, answers a thought (grpo_ma)."})
-    max_thought_length: int = field(default=384, metadata={"help": "Tokens a thought may have, its end tag included (grpo_ma)."})
+    max_thought_length: int = field(
+        default=384, metadata={"help": "Tokens a thought may have, its end tag included (grpo_ma)."}
+    )
     max_answer_length: int = field(default=128, metadata={"help": "Tokens an answer may have (grpo_ma)."})
     thought_end: str = field(
-        default="</think>", metadata={"help": "Text that ends a thought, a closing tag such as </think> or </analysis>."}
+        default="</think>",
+        metadata={"help": "Text that ends a thought, a closing tag such as </think> or </analysis>."},
     )
     sync_prompt_across_ranks: bool | None = field(
         default=None,
@@ -40,7 +47,9 @@ class GRPOConfig(trl.GRPOConfig):
     )
     answer_warmup_steps: int = field(
         default=0,
-        metadata={"help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains."},
+        metadata={
+            "help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains."
+        },
     )
     objective: str = field(
         default="auto",
@@ -51,7 +60,8 @@ class GRPOConfig(trl.GRPOConfig):
         },
     )
     thought_shrinkage: bool = field(
-        default=False, metadata={"help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's)."}
+        default=False,
+        metadata={"help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's)."},
     )
     prefix_sharing: str = field(
         default="auto",
@@ -61,35 +71,58 @@ class GRPOConfig(trl.GRPOConfig):
             "choices": ["auto", "on", "off"],
         },
     )
-    max_prompt_length: int = field(default=4096, metadata={"help": "Prompt tokens, media included. Longer prompts are never cut."})
+    max_slots: int | None = field(
+        default=None,
+        metadata={"help": "Token slots one packed forward may have; more are cut between subtrees. Default: no limit."},
+    )
+    max_prompt_length: int = field(
+        default=4096, metadata={"help": "Prompt tokens, media included. Longer prompts are never cut."}
+    )
     on_long_prompt: str = field(
         default="error",
-        metadata={"help": "Prompt over max_prompt_length: stop, or skip it (counted and logged).", "choices": ["error", "skip"]},
+        metadata={
+            "help": "Prompt over max_prompt_length: stop, or skip it (counted and logged).",
+            "choices": ["error", "skip"],
+        },
     )
     on_bad_media: str = field(
         default="error",
-        metadata={"help": "Picture or video that cannot be read: stop, or skip it (counted and logged).", "choices": ["error", "skip"]},
+        metadata={
+            "help": "Picture or video that cannot be read: stop, or skip it (counted and logged).",
+            "choices": ["error", "skip"],
+        },
     )
     rollout_prompts: int | None = field(
-        default=None, metadata={"help": "Prompts one process grows at a time (memory of the key-value cache). Default: all."}
+        default=None,
+        metadata={"help": "Prompts one process grows at a time (memory of the key-value cache). Default: all."},
     )
 
     num_generations: int | None = field(
-        default=None, metadata={"help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num); 8 for grpo."}
+        default=None,
+        metadata={"help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num); 8 for grpo."},
     )
     max_completion_length: int | None = field(
         default=None,
-        metadata={"help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); 512 for grpo."},
+        metadata={
+            "help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); 512 for grpo."
+        },
     )
     per_device_train_batch_size: int | None = field(
-        default=None, metadata={"help": "Rows (leaves) a micro-batch, a multiple of num_generations. Default: one tree."}
+        default=None,
+        metadata={"help": "Rows (leaves) a micro-batch, a multiple of num_generations. Default: one tree."},
     )
     learning_rate: float | None = field(default=None, metadata={"help": "Default: the method's preset (1e-5)."})
-    loss_type: str | None = field(default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."})
+    loss_type: str | None = field(
+        default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."}
+    )
     beta: float | None = field(default=None, metadata={"help": "KL coefficient. Default: the method's preset (0)."})
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
-    data_seed: int | None = field(default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."})
-    remove_unused_columns: bool | None = field(default=False, metadata={"help": "Must stay False: rewards read the record."})
+    data_seed: int | None = field(
+        default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."}
+    )
+    remove_unused_columns: bool | None = field(
+        default=False, metadata={"help": "Must stay False: rewards read the record."}
+    )
 
     def __post_init__(self):
         self._check_tree()
@@ -99,7 +132,9 @@ class GRPOConfig(trl.GRPOConfig):
         self._resolve_device()
         self._derive_batch()
         super().__post_init__()
-        assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), "the launcher and accelerate disagree on the world size"
+        assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), (
+            "the launcher and accelerate disagree on the world size"
+        )
         self._round_save_steps()
 
     @property
@@ -110,7 +145,9 @@ class GRPOConfig(trl.GRPOConfig):
     @property
     def split_objective(self) -> bool:
         """Whether thoughts and answers are two terms (outside the answer warm-up)."""
-        return self.method == "grpo_ma" and (self.objective == "split" or (self.objective == "auto" and self.answer_num > 1))
+        return self.method == "grpo_ma" and (
+            self.objective == "split" or (self.objective == "auto" and self.answer_num > 1)
+        )
 
     def _check_tree(self):
         if self.method not in PRESETS:
@@ -135,7 +172,9 @@ class GRPOConfig(trl.GRPOConfig):
                 "which have no advantage: set think_num to at least 2, or answer_warmup_steps to 0"
             )
         if self.use_vllm:
-            raise ValueError("use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set use_vllm to false")
+            raise ValueError(
+                "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set use_vllm to false"
+            )
         if self.remove_unused_columns:
             raise ValueError("remove_unused_columns=True would drop the record the rewards read: leave it false")
         for name, supported in _SUPPORTED.items():
@@ -144,7 +183,9 @@ class GRPOConfig(trl.GRPOConfig):
                     f"{name}={getattr(self, name)!r} is not supported with rollout trees: use {' or '.join(map(repr, supported))}"
                 )
         if self.loss_type in ("vespo", "luspo"):
-            raise ValueError(f"loss_type={self.loss_type!r} is not supported with rollout trees: use grpo, dapo, dr_grpo or cispo")
+            raise ValueError(
+                f"loss_type={self.loss_type!r} is not supported with rollout trees: use grpo, dapo, dr_grpo or cispo"
+            )
 
     def _resolve_device(self):
         """`use_cpu` and `bf16` before TRL's defaults, which would take bf16 on a CPU too."""
@@ -152,16 +193,24 @@ class GRPOConfig(trl.GRPOConfig):
         self.use_cpu = no_accelerator if self.use_cpu is None else self.use_cpu
         if self.bf16 is None:
             self.bf16 = not self.use_cpu and not self.fp16
+        if self.use_cpu and launched_with_deepspeed(self.deepspeed):
+            prepare_deepspeed_on_cpu()
 
     def _derive_batch(self):
         if self.method == "grpo_ma":
             leaves, length = self.think_num * self.answer_num, self.max_thought_length + self.max_answer_length
             for name, value, rule in (
                 ("num_generations", leaves, f"think_num={self.think_num} * answer_num={self.answer_num}"),
-                ("max_completion_length", length, f"{self.max_thought_length=} + {self.max_answer_length=}".replace("self.", "")),
+                (
+                    "max_completion_length",
+                    length,
+                    f"{self.max_thought_length=} + {self.max_answer_length=}".replace("self.", ""),
+                ),
             ):
                 if getattr(self, name) not in (None, value):
-                    raise ValueError(f"{name}={getattr(self, name)}, but grpo_ma derives {value} from {rule}: leave {name} out")
+                    raise ValueError(
+                        f"{name}={getattr(self, name)}, but grpo_ma derives {value} from {rule}: leave {name} out"
+                    )
                 setattr(self, name, value)
         else:
             self.num_generations = 8 if self.num_generations is None else self.num_generations

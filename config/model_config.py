@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import trl
+from peft import LoraConfig
 
 
 @dataclass
@@ -28,16 +29,47 @@ class GRPOModelConfig(trl.ModelConfig):
     lora_r: int = field(default=64, metadata={"help": "LoRA rank."})
     lora_alpha: int = field(default=128, metadata={"help": "LoRA alpha."})
     lora_dropout: float = field(default=0.0, metadata={"help": "LoRA dropout."})
-    lora_vision: bool = field(default=False, metadata={"help": "LoRA on the vision tower too; needs freeze_vision false."})
+    lora_vision: bool = field(
+        default=False, metadata={"help": "LoRA on the vision tower too; needs freeze_vision false."}
+    )
     freeze_vision: bool = field(default=True, metadata={"help": "Keep the vision tower and its merger frozen."})
-    min_pixels: int | None = field(default=None, metadata={"help": "Fewest pixels a picture is scaled to. Default: the checkpoint's."})
-    max_pixels: int | None = field(default=None, metadata={"help": "Most pixels a picture is scaled to. Default: the checkpoint's."})
+    min_pixels: int | None = field(
+        default=None, metadata={"help": "Fewest pixels a picture is scaled to. Default: the checkpoint's."}
+    )
+    max_pixels: int | None = field(
+        default=None, metadata={"help": "Most pixels a picture is scaled to. Default: the checkpoint's."}
+    )
 
     def __post_init__(self):
         super().__post_init__()
         if self.lora_vision and self.freeze_vision:
-            raise ValueError("lora_vision=True trains the vision tower, but freeze_vision is True: set freeze_vision to false")
+            raise ValueError(
+                "lora_vision=True trains the vision tower, but freeze_vision is True: set freeze_vision to false"
+            )
         if self.lora_r < 1:
             raise ValueError(f"lora_r={self.lora_r} must be at least 1; for full fine-tuning set use_peft to false")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
+
+    def resolve_dtype(self, bf16: bool) -> str:
+        """The dtype the weights are loaded in, by name."""
+        return ("bfloat16" if bf16 else "float32") if self.dtype in (None, "auto") else self.dtype
+
+    def quantization(self):
+        """bitsandbytes settings for QLoRA (`load_in_4bit`, `load_in_8bit`), or None."""
+        return trl.get_quantization_config(self)
+
+    def lora(self, module, model) -> LoraConfig | None:
+        """The LoRA configuration on full module paths, or None for full fine-tuning."""
+        if not self.use_peft:
+            return None
+        return LoraConfig(
+            r=self.lora_r,
+            lora_alpha=self.lora_alpha,
+            lora_dropout=self.lora_dropout,
+            target_modules=self.lora_target_modules or module.lora_target_modules(model, vision=self.lora_vision),
+            modules_to_save=self.lora_modules_to_save,
+            use_rslora=self.use_rslora,
+            use_dora=self.use_dora,
+            task_type="CAUSAL_LM",
+        )

@@ -33,10 +33,14 @@ class RecipeParser(trl.TrlParser):
         namespace, unknown = self.parse_known_args([*flags, *argv])
         unknown = [word for word in unknown if word.startswith("-")] or unknown
         if unknown:
-            self.error(f"unknown argument {unknown[0].split('=')[0]}" + self._nearest(unknown[0].split("=")[0].lstrip("-")))
+            self.error(
+                f"unknown argument {unknown[0].split('=')[0]}" + self._nearest(unknown[0].split("=")[0].lstrip("-"))
+            )
         try:
-            return self.parse_dict({a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
-                                   allow_extra_keys=True)
+            return self.parse_dict(
+                {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
+                allow_extra_keys=True,
+            )
         except ValueError as error:
             self.error(str(error))
 

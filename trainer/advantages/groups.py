@@ -23,7 +23,9 @@ def standardise(values, groups) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     if np.isinf(values).any():
-        raise ValueError(f"reward {values[np.isinf(values)][0]} is not finite: a reward must be a finite number or None")
+        raise ValueError(
+            f"reward {values[np.isinf(values)][0]} is not finite: a reward must be a finite number or None"
+        )
     out = np.zeros_like(values)
     _, index = np.unique(np.asarray(groups), return_inverse=True)
     for group in range(index.max(initial=-1) + 1):

@@ -1,0 +1,41 @@
+"""What a run prints before its first step: the settings that matter, where each comes from, and one rendered prompt."""
+
+from __future__ import annotations
+
+SETTINGS = (
+    "method", "think_num", "answer_num", "num_generations", "max_thought_length", "max_answer_length",
+    "max_completion_length", "max_prompt_length", "objective", "loss_type", "beta", "learning_rate", "temperature",
+    "sync_prompt_across_ranks", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
+    "num_iterations", "answer_warmup_steps", "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
+)  # fmt: skip
+
+
+def print_settings(args, provenance: dict[str, str]) -> None:
+    """One line a setting, marked flag, recipe, preset, derived or default."""
+    for name in SETTINGS:
+        print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
+    if args.save_steps != args.save_steps_asked:
+        print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")
+
+
+def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str) -> None:
+    """Trainable and total parameters per tower."""
+    for tower, (trainable, total) in report.items():
+        share = f"{trainable / total:.2%}" if total else "-"
+        print(f"  {tower:<28} {trainable:>13,} of {total:>13,} parameters train ({share})")
+    print(f"  weights {dtype}, attention {attention}")
+
+
+def print_prompt(text: str, prompt) -> None:
+    """One prompt as the chat template renders it, with its token count and pictures."""
+    print(f"first prompt: {len(prompt.ids)} tokens, pictures {prompt.image_sizes} seen as {prompt.processed_sizes}")
+    print("\n".join("  | " + line for line in text.splitlines()))
+
+
+def _source(args, name: str, provenance: dict[str, str]) -> str:
+    if name in provenance:
+        return provenance[name]
+    if name in args.from_preset:
+        return f"preset of {args.method}"
+    field = args.__dataclass_fields__[name]
+    return "default" if getattr(args, name) == field.default else "derived"

@@ -1,0 +1,93 @@
+"""Trains a model with rollout trees: recipe and flags -> data -> model -> trainer -> checkpoint.
+
+    python train.py --config config/recipes/grpo_ma_demo.yaml --output_dir runs/demo
+
+On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's mistake ends with one sentence, status 2.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
+from _root import use_checkout  # noqa: E402
+
+use_checkout()
+
+from config.grpo_config import GRPOConfig  # noqa: E402
+from config.model_config import GRPOModelConfig  # noqa: E402
+from config.parser import RecipeParser  # noqa: E402
+from config.script_arguments import GRPOScriptArguments  # noqa: E402
+from config.startup import print_model, print_prompt, print_settings  # noqa: E402
+from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
+from dataset.media import MediaError  # noqa: E402
+from model.checkpoints import load_policy, trainable_report  # noqa: E402
+from model.reward_func import task_rewards  # noqa: E402
+from task.task_loader import load_tasks  # noqa: E402
+from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from trainer.prompts import PromptError  # noqa: E402
+from trainer.tree_attention import language_attention  # noqa: E402
+
+
+def main() -> None:
+    parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
+    script, args, model_args = parser.parse()
+    try:
+        trainer = build(script, args, model_args, parser.provenance)
+    except ValueError as error:
+        parser.error(str(error))
+    try:
+        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
+    except (MediaError, PromptError) as error:
+        parser.error(str(error))
+    trainer.save_model()
+    trainer.save_state()
+    if trainer.accelerator.is_main_process:
+        print(f"saved to {args.output_dir}")
+
+
+def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer:
+    """The trainer, with everything a user should see before the first step printed by the first process."""
+    if not script.dataset_name:
+        raise ValueError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
+    tasks = load_tasks()
+    data = {"thought_end": args.thought_end, "seed": args.data_seed, "image_root": script.image_root}
+    train_dataset = build_dataset(script.dataset_name, tasks, **data)
+    eval_dataset = build_dataset(script.eval_dataset_name, tasks, **data) if script.eval_dataset_name else None
+
+    dtype = model_args.resolve_dtype(args.bf16)
+    module, model, processor = load_policy(
+        model_args.model_name_or_path,
+        adapter_path=model_args.adapter_path,
+        dtype=dtype,
+        attn_implementation=model_args.attn_implementation,
+        quantization_config=model_args.quantization(),
+        min_pixels=model_args.min_pixels,
+        max_pixels=model_args.max_pixels,
+        revision=model_args.model_revision,
+        trust_remote_code=args.trust_remote_code,
+    )
+    module.freeze(model, model_args.freeze_vision)
+    trainer = GRPOMATrainer(
+        model=model,
+        module=module,
+        processing_class=processor,
+        reward_funcs=task_rewards(tasks, args.thought_end),
+        args=args,
+        train_dataset=train_dataset,
+        eval_dataset=eval_dataset,
+        tasks=tasks,
+        peft_config=None if model_args.adapter_path else model_args.lora(module, model),
+    )
+    if trainer.accelerator.is_main_process:
+        print_settings(args, provenance)
+        print_model(trainable_report(trainer.model, module), dtype, language_attention(model))
+        row = train_dataset[0]
+        prompt = trainer.encoder.encode(row)
+        if script.print_prompt and prompt is not None:
+            print_prompt(module.render(read_row(row)["messages"]), prompt)
+        print(f"{len(train_dataset)} prompts, {args.leaves} leaves a prompt and process", flush=True)
+    return trainer
+
+
+if __name__ == "__main__":
+    main()

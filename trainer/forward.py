@@ -1,0 +1,131 @@
+"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row a leaf, the reference).
+
+# B rows, P longest prompt, T longest completion
+"""
+
+from __future__ import annotations
+
+import torch
+
+from model.vlm_module import EncodedPrompt, VLMModule
+from trainer.packing import Plan, build_plans, packed_forward
+from trainer.rollout import Rollout
+from trainer.tree_attention import use_tree_attention
+
+# Largest difference of a log-prob that the start-up check lets pass, in nats: rounding, not another computation.
+FLOAT32_BOUND, LOW_PRECISION_BOUND = 1e-3, 0.5
+
+
+class RowForward:
+    """Log-probs and entropies of rows of the current rollout; one layout for policy, old and reference passes.
+
+    Args:
+        module: the model family.
+        model: the bare policy, put on tree attention when prefixes are shared.
+        prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
+        max_slots: slots one packed forward may have; a micro-batch over it is cut between subtrees, each cut checkpointed.
+
+    Raises:
+        ValueError: "on" with an attention implementation that cannot take a tree mask.
+    """
+
+    def __init__(self, module: VLMModule, model, prefix_sharing: str, max_slots: int | None):
+        self.module, self.max_slots = module, max_slots
+        self.sharing = prefix_sharing != "off"
+        if self.sharing:
+            try:
+                use_tree_attention(model)
+            except ValueError:
+                if prefix_sharing == "on":
+                    raise
+                self.sharing = False
+        self._rollout: Rollout | None = None
+        self._plans: dict[tuple[int, ...], list[Plan]] = {}
+
+    def start(self, rollout: Rollout) -> None:
+        """Takes over a new rollout; plans of the old one are dropped."""
+        self._rollout, self._plans = rollout, {}
+
+    def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
+        """(B, T) log-probs and entropies of the given rows; `input_ids`, `attention_mask` (B, P+T), T = `width`."""
+        if not self.sharing:
+            return self.dense(model, rows, input_ids, attention_mask, width)
+        return packed_forward(model, self.module, self._plan(tuple(rows), width, input_ids.device), bare_model)
+
+    def dense(self, model, rows: list[int], input_ids, attention_mask, width: int):
+        """The same, one row a leaf."""
+        prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
+        return dense_forward(model, self.module, prompts, input_ids, attention_mask, width)
+
+    def check(self, model, rows: list[int], input_ids, attention_mask, width: int, enforce: bool) -> float:
+        """Largest |packed - dense| log-prob of the rows; RuntimeError above the bound, unless only reported."""
+        with torch.no_grad():
+            packed, _ = self(model, model, rows, input_ids, attention_mask, width)
+            dense, _ = self.dense(model, rows, input_ids, attention_mask, width)
+        gap = ((packed - dense).abs() * attention_mask[:, -width:]).max().item()
+        bound = FLOAT32_BOUND if packed.dtype == torch.float32 and model.dtype == torch.float32 else LOW_PRECISION_BOUND
+        if enforce and not gap <= bound:
+            raise RuntimeError(
+                f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): this model is not computed "
+                "exactly with shared prefixes; train with --prefix_sharing off and please report the model"
+            )
+        return gap
+
+    def _plan(self, rows: tuple[int, ...], width: int, device) -> list[Plan]:
+        if rows not in self._plans:
+            trees = sorted({self._rollout.row_tree[row] for row in rows})
+            self._plans[rows] = build_plans(
+                [self._rollout.prompts[tree] for tree in trees],
+                [trees.index(self._rollout.row_tree[row]) for row in rows],
+                [self._rollout.completion(row) for row in rows],
+                self.max_slots,
+                width,
+                device,
+            )
+        return self._plans[rows]
+
+
+def dense_forward(
+    model: torch.nn.Module,
+    module: VLMModule,
+    prompts: list[EncodedPrompt],
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    logits_to_keep: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """One forward of B full rows through TRL's fused LM head.
+
+    Args:
+        model: the policy or reference, wrapped or not, with TRL's `add_fused_lm_head` installed.
+        prompts: (B,) the encoded prompt of each row; its media go in once per row, as TRL's own layout has it.
+        input_ids, attention_mask: (B, P+T), prompts padded on the left, completions on the right.
+        logits_to_keep: T.
+
+    Returns:
+        log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked.
+
+    Positions are passed explicitly, so nothing depends on what the model remembers of its last generation.
+    """
+    labels = input_ids.masked_fill(attention_mask == 0, -100)
+    labels[:, :-logits_to_keep] = -100
+    outputs = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=row_positions(prompts, input_ids.size(1), logits_to_keep).to(input_ids.device),
+        labels=labels,
+        fused_lm_head=True,
+        **{name: tensor.to(input_ids.device) for name, tensor in module.batch_media(prompts).items()},
+    )
+    return outputs.log_probs[:, -logits_to_keep:], outputs.entropy[:, -logits_to_keep:]
+
+
+def row_positions(prompts: list[EncodedPrompt], width: int, completion_width: int) -> torch.Tensor:
+    """Position ids of left-padded rows: (B, width) for text models, (3, B, width) for models with mrope axes."""
+    rows = []
+    for prompt in prompts:
+        positions = prompt.position_ids
+        after = prompt.next_position + torch.arange(completion_width)
+        after = after.expand(*positions.shape[:-1], -1)
+        pad = width - positions.size(-1) - completion_width
+        rows.append(torch.cat([positions.new_zeros(*positions.shape[:-1], pad), positions, after], dim=-1))
+    return torch.stack(rows, dim=-2)

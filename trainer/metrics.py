@@ -1,0 +1,42 @@
+"""What each generation says about itself: sums and counts of one process, reduced by the trainer."""
+
+from __future__ import annotations
+
+from trainer.rollout import Rollout
+
+
+def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
+    """Name -> (sum, count) over one process; the metric is the quotient of the sums over all processes.
+
+    tokens/generated: sampled tokens a prompt; tokens/unique: those and the prompt's, each once; tokens/trained: tokens of
+    the rows a dense pass computes; thought and answer lengths in tokens; rollout/failed_share over prompts.
+    """
+    prompts = len(rollout.trees)
+    nodes = [node for tree in rollout.trees for node in tree.nodes if node.status != "failed"]
+    thoughts = [node for node in nodes if node.kind == "thought"]
+    answers = [node for node in nodes if node.kind == "answer"]
+    lengths = [len(prompt.ids) for prompt in rollout.prompts]
+    generated = sum(len(node.token_ids) for node in nodes if node.sampled)
+    rows = sum(lengths[t] + len(rollout.completion(row)) for row, t in enumerate(rollout.row_tree))
+    sums = {
+        "tokens/generated": (generated, prompts),
+        "tokens/unique": (generated + sum(lengths), prompts),
+        "tokens/trained": (rows, prompts),
+        "rollout/failed_share": (sum(rollout.failed), prompts),
+        "rollout/cut_share": (sum(node.status in ("length", "unclosed") for node in nodes), len(nodes)),
+    }
+    if thoughts or answers:
+        sums |= {
+            "thought/length": (sum(len(node.token_ids) for node in thoughts), len(thoughts)),
+            "thought/unclosed_share": (sum(node.status == "unclosed" for node in thoughts), len(thoughts)),
+            "answer/length": (sum(len(node.token_ids) for node in answers), len(answers)),
+        }
+    return sums
+
+
+def sampler_gap(logps, sampled_logps, mask) -> tuple[float, float]:
+    """(sum, count) of |log-prob of the policy - log-prob of the distribution sampled from| over trained tokens.
+
+    The policy's are over the full vocabulary, the sampler's after forbidden tokens (and top-k and the like) were masked.
+    """
+    return float(((logps - sampled_logps).abs() * mask).sum()), float(mask.sum())

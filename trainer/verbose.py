@@ -1,0 +1,36 @@
+"""GRPO_MA_VERBOSE=1: the trees of a generation as text."""
+
+from __future__ import annotations
+
+import os
+
+from trainer.tree import PROMPT, Tree
+
+MAX_TEXT = 400
+
+
+def verbose() -> bool:
+    return os.environ.get("GRPO_MA_VERBOSE", "") not in ("", "0")
+
+
+def render_tree(tree: Tree, decode, rewards: dict[int, list[float]]) -> str:
+    """The tree indented by depth: kind, status, tokens, text, and the rewards of the leaves' rows.
+
+    Args:
+        decode: token ids -> text.
+        rewards: leaf node index -> rewards of its rows.
+    """
+    lines = [f"tree {tree.prompt_id}"]
+
+    def visit(parent: int, depth: int):
+        for i, node in enumerate(tree.nodes):
+            if node.parent == parent:
+                text = decode(node.token_ids).replace("\n", "\\n")[:MAX_TEXT]
+                score = "".join(f" reward {r:.3f}" for r in rewards.get(i, []))
+                lines.append(
+                    f"{'  ' * depth}{node.kind} {i} [{node.status}, {len(node.token_ids)} tokens]{score}: {text}"
+                )
+                visit(i, depth + 1)
+
+    visit(PROMPT, 1)
+    return "\n".join(lines)
