@@ -18,7 +18,7 @@ from task.processing_utils import scale_trajectory
 MIN_POINTS, MAX_POINTS = 2, 256  # a longer prediction is no path, and would make the distances slow
 REWARD_SCALE = 0.1  # a DFD of a tenth of the diagonal scores exp(-1)
 RESAMPLED_POINTS = 50
-FARTHEST = 1e7  # coordinates are clipped here: far past any diagonal, and no square overflows
+FARTHEST = 1e6  # a number beyond this is no pixel: such an answer is no path
 
 TASK_CONFIG = {
     "task_type": "trajectory-sharerobot",
@@ -34,7 +34,7 @@ TASK_CONFIG = {
 
 
 def format_reward(completion, sol, **kw):
-    """1.0 for exactly one thought and one answer block whose answer is a path of 2 to 256 points, else 0.0."""
+    """1.0 for exactly one thought and one answer block, the answer a path of 2 to 256 points; else 0.0."""
     parts = split_completion(completion, kw.get("thought_end", "</think>"))
     return float(parts is not None and _path_in(parts[1]) is not None)
 
@@ -44,12 +44,13 @@ def accuracy_reward(completion, sol, **kw):
     if sol is None:
         return None
     truth, size = _truth(sol, kw), _picture(kw)
+    diagonal = math.hypot(*size)
     path = parse_answer(completion, **kw)
     if path is None:
-        return 0.0, {"dfd": math.hypot(*size), "parse_fail": 1, "scale_suspect": 0}
+        return 0.0, {"dfd": diagonal, "parse_fail": 1, "scale_suspect": 0}
     dfd = discrete_frechet(path, truth)
-    score = math.exp(-dfd / (REWARD_SCALE * math.hypot(*size)))
-    return score, {"dfd": min(dfd, math.hypot(*size)), "parse_fail": 0, "scale_suspect": int(scale_suspect(path, size))}
+    logged = {"dfd": min(dfd, diagonal), "parse_fail": 0, "scale_suspect": int(scale_suspect(path, size))}
+    return math.exp(-dfd / (REWARD_SCALE * diagonal)), logged
 
 
 def process_answer(answer, size_from, size_to):
@@ -151,7 +152,9 @@ DISTANCES = {"dfd": discrete_frechet, "hausdorff": hausdorff, "rmse": rmse, "end
 
 def _path_in(answer):
     points = parse_points(answer)
-    return points if points is not None and MIN_POINTS <= len(points) <= MAX_POINTS else None
+    if points is None or not MIN_POINTS <= len(points) <= MAX_POINTS:
+        return None
+    return points if all(abs(number) <= FARTHEST for point in points for number in point) else None
 
 
 def _truth(sol, kw):
@@ -167,7 +170,7 @@ def _picture(kw):
 
 
 def _array(path):
-    return np.clip(np.asarray(path, dtype=float), -FARTHEST, FARTHEST)
+    return np.asarray(path, dtype=float)
 
 
 def _pairwise(p, q):
