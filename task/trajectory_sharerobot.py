@@ -67,12 +67,12 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """Means over the predictions, and scale_suspect, a count; pictures that could not be loaded are left out.
+    """Means over the predictions, and scale_suspect, a count; left out: no true path, or a picture that did not load.
 
     dfd, hausdorff, rmse, endpoint end in _px (pixels of the original picture) and _1000 (0-1000 on both axes). A
     prediction without a path scores the diagonal, and no distance is larger: nothing is worse than no answer.
     """
-    rows = [row for row in predictions if row.get("status") != "load_error"]
+    rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}
     measured = [_distances(row) for row in rows]

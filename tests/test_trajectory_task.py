@@ -213,5 +213,6 @@ def test_no_answer_is_the_worst_score_and_finite():
 def test_metrics_leave_out_pictures_that_did_not_load():
     lost = row(None, "load_error", image_size=None, processed_size=None)
     assert compute_metrics([lost]) == {} and compute_metrics([]) == {}
+    assert compute_metrics([row(said(SOL), answer=None)]) == {}
     assert compute_metrics([row(said(SOL)), lost]) == compute_metrics([row(said(SOL))])
     assert compute_metrics([row(said(SOL)), lost])["accuracy"] == 1.0
