@@ -23,7 +23,13 @@ COLUMNS = datasets.Features({"prompt": datasets.Value("string"), "record": datas
 
 
 def build_dataset(
-    manifests, tasks: dict, *, thought_end: str = "</think>", seed: int = 42, image_root: str | None = None
+    manifests,
+    tasks: dict,
+    *,
+    thought_end: str = "</think>",
+    seed: int = 42,
+    image_root: str | None = None,
+    on_bad_media: str = "error",
 ) -> datasets.Dataset:
     """All rows of one manifest or of several, in their order (shuffling is the trainer's).
 
@@ -33,15 +39,22 @@ def build_dataset(
         thought_end: the tag that closes a thought; the templates' <think> tags become this run's.
         seed: of `random:N` sampling.
         image_root: replaces every data_root.
+        on_bad_media: with "error" a media file that does not exist stops the loading; with "skip" its row stays in, and
+            `load_media` raises for it as for any other file that cannot be used.
 
     Raises:
         ValueError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
     """
-    return _as_dataset(load_records(manifests, seed, image_root), tasks, thought_end)
+    return _as_dataset(load_records(manifests, seed, image_root, on_bad_media), tasks, thought_end)
 
 
 def rows_from_records(
-    records: list[dict], tasks: dict, *, thought_end: str = "</think>", image_root: str | None = None
+    records: list[dict],
+    tasks: dict,
+    *,
+    thought_end: str = "</think>",
+    image_root: str | None = None,
+    on_bad_media: str = "error",
 ) -> datasets.Dataset:
     """`build_dataset` for records that are in memory; media paths start from `image_root` or the working folder.
 
@@ -51,7 +64,8 @@ def rows_from_records(
     '2+2? Answer with a number.'
     """
     raws = [(f"record {index}", f"record:{index}", raw) for index, raw in enumerate(records)]
-    return _as_dataset(_parse(raws, Path(image_root or "."), None, {}, _stop), tasks, thought_end)
+    checks = {"data_root": Path(image_root or "."), "on_bad_media": on_bad_media}
+    return _as_dataset(_parse(raws, checks, {}, _stop), tasks, thought_end)
 
 
 def read_row(row: dict) -> dict:
@@ -82,7 +96,11 @@ def _stop(problem: str) -> None:
 
 
 def load_records(
-    manifests, seed: int = 42, image_root: str | None = None, on_problem: Callable[[str], None] = _stop
+    manifests,
+    seed: int = 42,
+    image_root: str | None = None,
+    on_bad_media: str = "error",
+    on_problem: Callable[[str], None] = _stop,
 ) -> list[dict]:
     """The checked records of manifests (see `parse_record`), each with `place`, its file and line for messages.
 
@@ -100,7 +118,8 @@ def load_records(
             raws = sample(raws, source.strategy, source.place, f"{seed}:{names[source.path]}")
         except ValueError as error:
             on_problem(str(error))
-        records += _parse(raws, source.data_root, source.modality, seen, on_problem)
+        checks = {"data_root": source.data_root, "modality": source.modality, "on_bad_media": on_bad_media}
+        records += _parse(raws, checks, seen, on_problem)
     return records
 
 
@@ -118,11 +137,11 @@ def make_row(record: dict, tasks: dict, thought_end: str = "</think>") -> dict:
     return {"prompt": render_question(task, record["question"], thought_end), "record": json.dumps(content)}
 
 
-def _parse(raws: list, data_root: Path, modality: str | None, seen: dict[str, str], on_problem) -> list[dict]:
+def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[dict]:
     records = []
     for place, default_id, raw in raws:
         try:
-            record = parse_record(raw, place, default_id, data_root, modality)
+            record = parse_record(raw, place, default_id, **checks)
             # Rollouts are grouped by id, so two prompts of one id would be scored against each other.
             if record["id"] in seen:
                 raise ValueError(

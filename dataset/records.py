@@ -64,11 +64,14 @@ def _json_list(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
     return [(f"{path} record {number}", raw) for number, raw in enumerate(content)]
 
 
-def parse_record(raw, place: str, default_id: str, data_root: Path, modality: str | None = None) -> dict:
+def parse_record(
+    raw, place: str, default_id: str, data_root: Path, modality: str | None = None, on_bad_media: str = "error"
+) -> dict:
     """Checks one raw record and gives {"id", "question_type", "question", "answer", "images", "videos", "extra"}.
 
-    Media paths become absolute below `data_root` and must exist (they are decoded later). `answer` may be any JSON,
-    null for a task that has no answer, but the key must be there.
+    Media paths become absolute below `data_root`. With on_bad_media "error" they must exist; with "skip" they may be
+    missing, which shows when they are decoded and the row is skipped. `answer` may be any JSON, null for a task that
+    has no answer, but the key must be there.
 
     Raises:
         ValueError: one sentence with the place, the id, the value, the rule and the way out.
@@ -97,15 +100,15 @@ def parse_record(raw, place: str, default_id: str, data_root: Path, modality: st
         "question_type": raw["question_type"],
         "question": raw["question"],
         "answer": raw["answer"],
-        "images": _media_paths(raw, "image", where, data_root),
-        "videos": _media_paths(raw, "video", where, data_root),
+        "images": _media_paths(raw, "image", where, data_root, on_bad_media),
+        "videos": _media_paths(raw, "video", where, data_root, on_bad_media),
         "extra": {key: value for key, value in raw.items() if key not in FIELDS},
     }
     _check_modality(record, modality, where)
     return record
 
 
-def _media_paths(raw: dict, key: str, where: str, data_root: Path) -> list[str]:
+def _media_paths(raw: dict, key: str, where: str, data_root: Path, on_bad_media: str) -> list[str]:
     value = raw.get(key)
     paths = [] if value is None else value if isinstance(value, list) else [value]
     absolute = []
@@ -113,9 +116,11 @@ def _media_paths(raw: dict, key: str, where: str, data_root: Path) -> list[str]:
         if not isinstance(path, str) or not path:
             raise ValueError(f"{where}: {key} {_short(value)} must be a path or a list of paths.")
         full = os.path.abspath(data_root / path)
-        if not os.path.isfile(full):
+        if on_bad_media == "error" and not os.path.isfile(full):
             kind = "is a folder" if os.path.isdir(full) else "does not exist"
-            raise ValueError(f"{where}: {key} {full} {kind}: correct the path, data_root or image_root.")
+            raise ValueError(
+                f"{where}: {key} {full} {kind}: correct the path, data_root or image_root, or set on_bad_media to skip."
+            )
         absolute.append(full)
     return absolute
 

@@ -235,6 +235,8 @@ def test_several_manifests_mix_and_paths_start_at_the_manifest(tmp_path, monkeyp
         tmp_path / "one" / "media",
         tmp_path / "two" / "media",
     ]
+    (tmp_path / "one" / "media" / "a.png").unlink()
+    assert len(build_dataset(manifests, TASKS, on_bad_media="skip")) == 4
     elsewhere = load_records(manifests, image_root=tmp_path / "two" / "media")
     assert {r["images"][0] for r in elsewhere} == {str(tmp_path / "two" / "media" / "a.png")}
 
@@ -298,7 +300,7 @@ def test_manifests_that_are_none(tmp_path):
         ({"question_type": "paths"}, "'paths'.*did you mean 'path'"),
         ({"answer": ...}, "answer is missing"),
         ({"id": 1.5}, "id 1.5 must be text or a whole number"),
-        ({"image": "none.png"}, r"none\.png does not exist"),
+        ({"image": "none.png"}, r"none\.png does not exist.*set on_bad_media to skip"),
         ({"image": "folder"}, "folder is a folder"),
         ({"image": ["a.png", 3]}, "must be a path or a list of paths"),
         ({"image": ""}, "must be a path"),

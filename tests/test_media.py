@@ -1,10 +1,12 @@
 """Every picture leaves the loader as upright 8-bit RGB; every file that cannot be decoded is one kind of error."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from dataset.dataset_grpo import load_media
+from dataset.dataset_grpo import load_media, read_row, rows_from_records
 from dataset.media import MediaError, load_image, load_video
 
 av = pytest.importorskip("av")
@@ -287,3 +289,27 @@ def test_a_row_gives_its_media_in_order_and_names_itself_on_failure(tmp_path):
     (tmp_path / "12.png").write_bytes(b"")
     with pytest.raises(MediaError, match=r"record 'r7': .*12\.png is empty"):
         load_media(record)
+
+
+@pytest.mark.parametrize("kind", ["missing", "folder", "empty", "page", "cut"])
+def test_a_bad_picture_can_be_left_to_the_decoder(tmp_path, kind):
+    whole = saved(tmp_path / "a.png", Image.new("RGB", (9, 9))).read_bytes()
+    bad = tmp_path / "bad.png"
+    if kind == "folder":
+        bad.mkdir()
+    elif kind != "missing":
+        bad.write_bytes({"empty": b"", "page": b"<html>", "cut": whole[: len(whole) // 2]}[kind])
+    names = ["a.png", "bad.png", "a.png", "a.png"]
+    data = [{"question": "Where?", "answer": 1, "question_type": "path", "image": name} for name in names]
+    tasks = {"path": SimpleNamespace(config={"grpo_template": "{Question}"})}
+    rows = rows_from_records(data, tasks, image_root=tmp_path, on_bad_media="skip")
+    usable, reported = [], []
+    for row in map(read_row, rows):
+        try:
+            usable.append(load_media(row))
+        except MediaError as error:
+            reported.append(str(error))
+    assert len(usable) == 3
+    assert len(reported) == 1
+    assert reported[0].startswith("record 'record:1': ")
+    assert str(bad) in reported[0]

@@ -32,7 +32,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse_arguments(argv)
     problems: list[str] = []
     try:
-        records = load_records(args.manifests, args.seed, args.image_root, problems.append)
+        records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
         tasks = load_tasks()
         module = _load_module(args)
     except (ValueError, OSError) as error:
