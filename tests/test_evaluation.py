@@ -10,7 +10,7 @@ from PIL import Image
 from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from model.vlm_module import EncodedPrompt
-from task.task_loader import Task
+from task.task_loader import Task, load_tasks
 from trainer.evaluation import predict, predict_windows, summarise
 from trainer.tree import PROMPT, Node, Tree
 
@@ -37,6 +37,18 @@ class LetterModule:
         sizes = [image.size for image in images]
         half = [(w // 2, h // 2) for w, h in sizes]
         return EncodedPrompt(ids, torch.arange(len(ids)), len(ids), image_sizes=sizes, processed_sizes=half)
+
+
+class ScaledModule(LetterModule):
+    """The processor makes every picture 28 x 56 pixels, or what it is told."""
+
+    def __init__(self, size=(28, 56)):
+        self.size = size
+
+    def encode(self, messages, images=(), videos=()):
+        encoded = super().encode(messages, images, videos)
+        encoded.processed_sizes = [self.size for _ in images]
+        return encoded
 
 
 class ScriptedEngine:
@@ -154,6 +166,21 @@ def test_rewards_see_the_answer_in_the_tasks_frame(tmp_path):
     assert (seen["thought_end"], seen["id"], seen["question_type"]) == ("</a>", "a", "sum")
     assert seen["record"]["extra"] == {"note": 1}
     assert (found["answer"], found["sol"], found["processed_size"]) == ([8.0, 4.0], [4.0, 2.0], (40, 20))
+
+
+@pytest.mark.parametrize("size", [(28, 56), (112, 56)])
+def test_the_pixel_budget_changes_no_score_of_the_same_path(tmp_path, size):
+    Image.new("RGB", (80, 40)).save(tmp_path / "a.png")
+    tasks = load_tasks()
+    data = {"id": "a", "question": "q", "question_type": "trajectory-sharerobot", "image": "a.png"}
+    rows = rows_from_records([data | {"answer": [[0.0, 0.0], [40.0, 20.0]]}], tasks, image_root=tmp_path)
+    path = [[0, 0], [size[0] // 2, size[1] // 2]]
+    engine = ScriptedEngine({"a": f"<think></think><answer>{path}</answer>"}, limit=99)
+    found = predict(engine, ScaledModule(size), rows, tasks, **SETTINGS)
+    metrics = summarise(found, tasks)["trajectory-sharerobot"]
+    assert (metrics["accuracy"], metrics["format"]) == (1.0, 1.0)
+    assert metrics["dfd_px"] == pytest.approx(0.0)
+    assert found[0]["sol"] == path
 
 
 @pytest.mark.parametrize(

@@ -137,7 +137,7 @@ def _scored(tasks: dict[str, Task], record: dict, prompt, completion: str, cut: 
             return getattr(task, name)(completion, *args, **keywords)
         except Exception as error:
             where = f"{task.path}: {name} fails on record {record['id']!r}"
-            raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error
+            raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the task or the record.") from error
 
     parsed = completion if task.parse_answer is None else call("parse_answer")
     accuracy = call("accuracy_reward", sol)

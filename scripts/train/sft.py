@@ -11,7 +11,8 @@ the completion and the end-of-turn token are learnt.
 LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
 `--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
 holds the adapter (or the model) and the processor: scripts/eval/eval.py takes it as --adapter_path (or
---model_name_or_path), train.py as the start of RL. On several GPUs: `accelerate launch scripts/train/sft.py ...`.
+--model_name_or_path), train.py as the start of RL. On several GPUs: `torchrun --nproc_per_node N
+scripts/train/sft.py ...`.
 """
 
 import json
@@ -196,7 +197,8 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     trainer.save_model()
     trainer.save_state()
-    print(f"saved to {training.output_dir}")
+    if trainer.is_world_process_zero():
+        print(f"saved to {training.output_dir}")
     return 0
 
 
