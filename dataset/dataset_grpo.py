@@ -74,7 +74,7 @@ def read_row(row: dict) -> dict:
 
 
 def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_MAX_FRAMES) -> tuple[list, list]:
-    """(images, videos) of one record, decoded: RGB pictures, and (frames, frames per second) pairs.
+    """(images, videos) of one record, decoded: RGB pictures, and lists of frames with their rate (`Video`).
 
     Args:
         record: what `read_row` gives.

@@ -39,6 +39,14 @@ class MediaError(ValueError):
     """An image or video file that cannot be used; the message names the file and what is wrong with it."""
 
 
+class Video(list):
+    """The frames of one clip: an even number of RGB pictures of one size, in order, `fps` of them a second."""
+
+    def __init__(self, frames: list[Image.Image], fps: float):
+        super().__init__(frames)
+        self.fps = fps
+
+
 def load_image(path: str | os.PathLike) -> Image.Image:
     """Decodes one picture (the first frame of an animation) to 8-bit RGB.
 
@@ -114,7 +122,7 @@ def load_video(
     fps: float = VIDEO_FPS,
     max_frames: int = VIDEO_MAX_FRAMES,
     min_frames: int = VIDEO_MIN_FRAMES,
-) -> tuple[list[Image.Image], float]:
+) -> Video:
     """Decodes frames spread evenly over the clip, upright, padded to an even number by repeating the last one.
 
     Args:
@@ -122,7 +130,7 @@ def load_video(
         max_frames, min_frames: limits of the number of frames before padding; a shorter clip gives all it has.
 
     Returns:
-        (frames, frames per second of these frames): RGB pictures of one size, in order.
+        The frames; `Video.fps` is their own rate, after sampling.
 
     Raises:
         MediaError: missing, empty, damaged or cut-off file, or one without a video stream.
@@ -151,7 +159,7 @@ def load_video(
             f"video {path} is cut off: {len(frames)} of {len(wanted)} frames can be decoded; replace the file."
         )
     sampled_fps = rate * len(wanted) / total
-    return frames + frames[-1:] * (len(frames) % 2), sampled_fps
+    return Video(frames + frames[-1:] * (len(frames) % 2), sampled_fps)
 
 
 def _frame_indices(total: int, rate: float, fps: float, min_frames: int, max_frames: int) -> list[int]:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import av
 import pytest
 from PIL import Image
 
@@ -25,6 +26,15 @@ def write(folder, records):
     (folder / "data.jsonl").write_text("\n".join(json.dumps(one) for one in records))
     (folder / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
     return str(folder / "data.yaml")
+
+
+def write_clip(path):
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=2)
+        stream.width, stream.height, stream.pix_fmt = 56, 56, "yuv420p"
+        for _ in range(5):
+            container.mux(stream.encode(av.VideoFrame(56, 56, "yuv420p")))
+        container.mux(stream.encode())
 
 
 def record(image="a.png", **changes):
@@ -88,6 +98,16 @@ def test_prompts_are_measured_with_their_pictures(check, tmp_path, capsys, tiny_
     text = capsys.readouterr().out
     assert values(text)[f"prompts over {least} tokens"] == "1 (50.0%)"
     assert f"record 'large': the prompt has {most} tokens, over max_prompt_length {least}" in text
+
+
+def test_a_video_is_measured_like_any_prompt(check, tmp_path, capsys, tiny_model_dir):
+    write_clip(tmp_path / "clip.mp4")
+    records = [record(None, video="clip.mp4"), record(None, question="<|image_pad|>", id="pads")]
+    assert check([write(tmp_path, records), "--model_name_or_path", str(tiny_model_dir)]) == 1
+    text = capsys.readouterr().out
+    assert values(text)["modality video"] == "1"
+    assert "record 'pads': the text of the user turn contains <|image_pad|>" in text
+    assert values(text)["problems"] == "1"
 
 
 @pytest.mark.parametrize(
