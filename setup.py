@@ -17,9 +17,8 @@ def requirements() -> list[str]:
 class SdistWithRequirements(sdist):
     """A build from the sdist reads requirements.txt too, and setuptools would leave it out."""
 
-    def add_defaults(self):
-        super().add_defaults()
-        self.filelist.append("requirements.txt")
+    def make_release_tree(self, base_dir, files):
+        super().make_release_tree(base_dir, [*files, "requirements.txt"])
 
 
 setup(

@@ -119,7 +119,7 @@ def test_readme_names_only_files_that_exist():
 
 @pytest.mark.slow
 def test_wheel_and_sdist_hold_what_they_should(tmp_path):
-    build = "from setuptools import build_meta as b; import sys; b.build_wheel(sys.argv[1]); b.build_sdist(sys.argv[1])"
+    build = "from setuptools import build_meta as b; import sys; d = sys.argv[1]; b.build_wheel(d); b.build_sdist(d)"
     copy = tmp_path / "checkout"  # the build writes build/ and *.egg-info beside setup.py
     subprocess.run(["git", "clone", "-q", str(ROOT), str(copy)], check=True)
     for name in ("setup.py", "requirements.txt", "pyproject.toml", "README.md", "LICENSE", "NOTICE"):
