@@ -54,6 +54,27 @@ def test_a_prompt_is_never_cut(budgeted):
     assert prompt.ids.count(module.config.image_token_id) == 391
 
 
+def test_a_prompt_that_something_else_cut_is_refused(budgeted):
+    """Keeping only the end would lose the picture without an error while the loss still falls."""
+    module = budgeted()
+    whole = module.processor
+
+    class KeepsTheEnd:
+        def __getattr__(self, name):
+            return getattr(whole, name)
+
+        def __call__(self, **kwargs):
+            encoded = whole(**kwargs)
+            encoded["input_ids"] = encoded["input_ids"][:, -12:]
+            return encoded
+
+    module.processor = KeepsTheEnd()
+    with pytest.raises(
+        ValueError, match="the prompt has 0 image placeholder tokens for 391 image features of 1 images"
+    ):
+        module.encode(turn(image(), text("Where?")), [picture(640, 480)])
+
+
 def test_string_and_typed_content_give_the_same_ids(tiny_vlm):
     module = tiny_vlm[0]
     plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
