@@ -69,9 +69,7 @@ def test_a_prompt_that_something_else_cut_is_refused(budgeted):
             return encoded
 
     module.processor = KeepsTheEnd()
-    with pytest.raises(
-        ValueError, match="the prompt has 0 image placeholder tokens for 391 image"
-    ):
+    with pytest.raises(ValueError, match="the prompt has 0 image placeholder tokens for 391 image"):
         module.encode(turn(image(), text("Where?")), [picture(640, 480)])
 
 
