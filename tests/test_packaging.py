@@ -135,3 +135,16 @@ def test_wheel_and_sdist_hold_what_they_should(tmp_path):
     with tarfile.open(next(tmp_path.glob("grpo_ma-*.tar.gz"))) as archive:
         inside = {name.partition("/")[2] for name in archive.getnames()}
     assert {"requirements.txt", "setup.py", "NOTICE"} <= inside
+
+
+@pytest.mark.slow
+def test_python_example_of_the_readme_trains(tmp_path):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = re.search(r"<!-- python-example -->\n```python\n(.*?)```\n<!-- /python-example -->", text, re.S).group(1)
+    shortened = example.replace('"runs/python"', repr(str(tmp_path))).replace("max_steps=10", "max_steps=1")
+    assert shortened.count(str(tmp_path)) == shortened.count("max_steps=1,") == 1
+    # The example stands at the checkout's root, as a reader's script would.
+    code = f"{shortened}\nprint('steps', trainer.state.global_step)\n"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert "steps 1" in done.stdout
