@@ -2,14 +2,14 @@
 
     python train.py --config config/recipes/grpo_ma_demo.yaml --output_dir runs/demo
 
-On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's mistake ends with one sentence, status 2.
+On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's mistake is one sentence, status 2.
 """
 
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
-from _root import use_checkout  # noqa: E402
+from _root import use_checkout
 
 use_checkout()
 
@@ -50,7 +50,12 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     if not script.dataset_name:
         raise ValueError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
     tasks = load_tasks()
-    data = {"thought_end": args.thought_end, "seed": args.data_seed, "image_root": script.image_root}
+    data = {
+        "thought_end": args.thought_end,
+        "seed": args.data_seed,
+        "image_root": script.image_root,
+        "on_bad_media": args.on_bad_media,
+    }
     train_dataset = build_dataset(script.dataset_name, tasks, **data)
     eval_dataset = build_dataset(script.eval_dataset_name, tasks, **data) if script.eval_dataset_name else None
 

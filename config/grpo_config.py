@@ -1,4 +1,4 @@
-"""Training arguments: TRL's GRPOConfig plus what a rollout tree needs. Derived values are computed before TRL's checks."""
+"""Training arguments: TRL's GRPOConfig plus what a rollout tree needs, derived before TRL's own checks."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class GRPOConfig(trl.GRPOConfig):
     sync_prompt_across_ranks: bool | None = field(
         default=None,
         metadata={
-            "help": "True: all processes grow trees of the same prompt and a group spans them (the K of the formulas is "
+            "help": "True: all processes grow trees of the same prompt and a group spans them (K of the formulas is "
             "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, False for grpo."
         },
     )
@@ -54,8 +54,8 @@ class GRPOConfig(trl.GRPOConfig):
     objective: str = field(
         default="auto",
         metadata={
-            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); joint: "
-            "one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO).",
+            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); "
+            "joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO).",
             "choices": ["auto", "split", "joint"],
         },
     )
@@ -66,8 +66,8 @@ class GRPOConfig(trl.GRPOConfig):
     prefix_sharing: str = field(
         default="auto",
         metadata={
-            "help": "Compute shared tokens once in the log-prob passes: on, off (one row a leaf), or auto (on wherever the "
-            "attention back end takes a tree mask).",
+            "help": "Compute shared tokens once in the log-prob passes: on, off (one row a leaf), or auto (on wherever "
+            "the attention back end takes a tree mask).",
             "choices": ["auto", "on", "off"],
         },
     )
@@ -104,7 +104,7 @@ class GRPOConfig(trl.GRPOConfig):
     max_completion_length: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); 512 for grpo."
+            "help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); grpo: 512."
         },
     )
     per_device_train_batch_size: int | None = field(
@@ -173,14 +173,15 @@ class GRPOConfig(trl.GRPOConfig):
             )
         if self.use_vllm:
             raise ValueError(
-                "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set use_vllm to false"
+                "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set it to false"
             )
         if self.remove_unused_columns:
             raise ValueError("remove_unused_columns=True would drop the record the rewards read: leave it false")
         for name, supported in _SUPPORTED.items():
             if getattr(self, name) not in supported:
                 raise ValueError(
-                    f"{name}={getattr(self, name)!r} is not supported with rollout trees: use {' or '.join(map(repr, supported))}"
+                    f"{name}={getattr(self, name)!r} is not supported with rollout trees: "
+                    f"use {' or '.join(map(repr, supported))}"
                 )
         if self.loss_type in ("vespo", "luspo"):
             raise ValueError(
@@ -220,14 +221,15 @@ class GRPOConfig(trl.GRPOConfig):
         rows = self.per_device_train_batch_size = self.per_device_train_batch_size or leaves
         if rows % leaves:
             raise ValueError(
-                f"a prompt has {leaves} leaves ({self._leaves_rule()}), but per_device_train_batch_size is {rows}: set it "
-                f"to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole trees stay together"
+                f"a prompt has {leaves} leaves ({self._leaves_rule()}), but per_device_train_batch_size is {rows}: "
+                f"set it to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole "
+                "trees stay together"
             )
         steps, window = self.steps_per_generation, self.gradient_accumulation_steps
         if steps is not None and steps % window:
             raise ValueError(
-                f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={window}, so that every "
-                "optimiser step counts the tokens of its own rows"
+                f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={window}, so that "
+                "every optimiser step counts the tokens of its own rows"
             )
         if self.generation_batch_size is not None:
             raise ValueError("generation_batch_size is derived: set steps_per_generation instead")

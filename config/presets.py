@@ -1,8 +1,8 @@
 """The vetted setting of each method. A field left None in GRPOConfig takes its method's value from here.
 
-`grpo` is TRL's own default with the settings GRPO-MA is compared under; `grpo_ma` follows arXiv 2509.24494 and its release
-(K = M = 4, lr 1e-5, every process on the same prompt). The paper's loss is a token mean inside each sequence, then a
-mean over sequences: TRL's loss_type "grpo". Its KL weight is not published: beta 0 is our choice.
+`grpo` is TRL's own default with the settings GRPO-MA is compared under; `grpo_ma` follows arXiv 2509.24494 and its
+release (K = M = 4, lr 1e-5, every process on the same prompt). The paper's loss is a token mean inside each sequence,
+then a mean over sequences: TRL's loss_type "grpo". Its KL weight is not published: beta 0 is our choice.
 """
 
 PRESETS = {

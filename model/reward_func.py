@@ -7,6 +7,8 @@ is shown; a reward that breaks the contract stops the run and names its file. Im
 
 from __future__ import annotations
 
+import functools
+import inspect
 import json
 import math
 import sys
@@ -183,6 +185,13 @@ class CheckedReward:
                 f"return a list with one float or None for each."
             )
         return [None if value is None or not math.isfinite(value) else float(value) for value in values]
+
+
+def checked_rewards(functions) -> list:
+    """The reward functions as TRL takes them, a user's own plain ones wrapped in `CheckedReward`."""
+    functions = functions if isinstance(functions, list) else [functions]
+    plain = (type(lambda: None), functools.partial)
+    return [CheckedReward(f) if isinstance(f, plain) and not inspect.iscoroutinefunction(f) else f for f in functions]
 
 
 def _text(completion) -> str:

@@ -23,7 +23,7 @@ class RowForward:
         module: the model family.
         model: the bare policy, put on tree attention when prefixes are shared.
         prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
-        max_slots: slots one packed forward may have; a micro-batch over it is cut between subtrees, each cut checkpointed.
+        max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
 
     Raises:
         ValueError: "on" with an attention implementation that cannot take a tree mask.

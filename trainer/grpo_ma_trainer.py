@@ -1,8 +1,8 @@
 """GRPOMATrainer: TRL's GRPOTrainer on rollout trees.
 
 What happens in one generation, top to bottom: the sampler hands every process whole trees; `_grow` grows them with the
-forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns leaf rewards into advantages; `_micro_batches`
-slices whole trees; `_compute_loss` is TRL's loss, called once per part of the objective on one shared forward.
+forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns leaf rewards into advantages;
+`_micro_batches` slices whole trees; `_compute_loss` is TRL's loss, called once a part of the objective on one forward.
 
 # B rows of a process, N rows of all processes, T completion tokens, S micro-batches of a generation
 """
@@ -24,19 +24,19 @@ from trl.trainer.utils import split_tensor_dict
 
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
-from trainer.credit import ESTIMATORS
+from model.reward_func import checked_rewards
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.evaluation import predict, summarise
 from trainer.forward import RowForward
+from trainer.merged import merged_lora
+from trainer.methods import METHODS
 from trainer.metrics import rollout_sums, sampler_gap
-from trainer.policies.chain import ChainPolicy
-from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.progress import LayoutCheck, ShortProgress
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
-from trainer.verbose import render_tree, verbose
+from trainer.verbose import print_trees, verbose
 
 PARTS = ("thought", "answer")
 
@@ -46,8 +46,8 @@ class GRPOMATrainer(GRPOTrainer):
 
     Args:
         model: the policy, an instance (see `model.checkpoints.load_policy`).
-        reward_funcs: TRL reward callables; `model.reward_func.task_rewards` routes to the tasks' own. Each is called with
-            prompts and completions as plain texts, `record` (JSON string), `image_sizes` and `processed_sizes`.
+        reward_funcs: TRL reward callables; `model.reward_func.task_rewards` routes to the tasks' own. Each is called
+            with prompts and completions as plain texts, `record` (JSON string), `image_sizes` and `processed_sizes`.
         args: `config.GRPOConfig`.
         train_dataset: rows with the string columns `prompt` and `record` (`dataset.dataset_grpo.build_dataset`).
         eval_dataset: rows of the same form; evaluated greedily, one completion each, with the tasks' own metrics.
@@ -77,7 +77,8 @@ class GRPOMATrainer(GRPOTrainer):
         missing = {"prompt", "record"} - set(train_dataset.column_names)
         if missing:
             raise ValueError(
-                f"train_dataset lacks the column {' and '.join(sorted(missing))}: build it with dataset.dataset_grpo.build_dataset"
+                f"train_dataset lacks the column {' and '.join(sorted(missing))}: build it with "
+                "dataset.dataset_grpo.build_dataset"
             )
         self.module = module or module_for(model.config)
         self.module.processor = processing_class
@@ -94,7 +95,7 @@ class GRPOMATrainer(GRPOTrainer):
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
                 model=model,
-                reward_funcs=reward_funcs,
+                reward_funcs=checked_rewards(reward_funcs),
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -122,9 +123,7 @@ class GRPOMATrainer(GRPOTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
         )
         if sampler.unused and self.accelerator.is_main_process:
-            print(
-                f"{sampler.unused} of {sampler.num_prompts} prompts are left over in each epoch (another draw every epoch)"
-            )
+            print(f"{sampler.unused} of {sampler.num_prompts} prompts are left over in each epoch, others in the next")
         return sampler
 
     # --- Rollouts --------------------------------------------------------------------------------------------------
@@ -133,28 +132,18 @@ class GRPOMATrainer(GRPOTrainer):
     def _warming_up(self) -> bool:
         return self.args.method == "grpo_ma" and self.state.global_step < self.args.answer_warmup_steps
 
-    def _policy(self):
-        args = self.args
-        if args.method == "grpo":
-            return ChainPolicy(args.num_generations, args.max_completion_length)
-        answers = 1 if self._warming_up else args.answer_num
-        return ThoughtAnswerPolicy(
-            args.think_num, answers, args.max_thought_length, args.max_answer_length, args.thought_end
-        )
-
     @contextmanager
     def _generating(self, temperature: float):
-        """An engine on the bare policy in eval mode, without gradients or checkpointing; all restored, also on errors."""
+        """An engine on the bare policy in eval mode, no gradients or checkpointing; all restored, also after errors."""
         training = self.model.training
         sampling = Sampling(temperature, self.top_k, self.top_p, self.min_p or 0.0, self.repetition_penalty)
         checkpointing = disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs)
         unwrapped = unwrap_model_for_generation(self.model_wrapped, self.accelerator)
         self.model.eval()
         try:
-            with checkpointing, unwrapped as model, torch.no_grad(), self.accelerator.autocast():
-                bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+            with checkpointing, unwrapped as model, torch.no_grad(), self.accelerator.autocast(), merged_lora(model):
                 yield TransformersEngine(
-                    bare,
+                    model,
                     self.module,
                     self._tokenizer,
                     sampling,
@@ -182,14 +171,15 @@ class GRPOMATrainer(GRPOTrainer):
         unclosed = self._metrics["train"]["thought/unclosed_share"][-1:] or [0.0]
         if unclosed[0] > 0.5:
             warnings.warn(
-                f"{unclosed[0]:.0%} of the thoughts never closed: raise max_thought_length ({self.args.max_thought_length}), or "
-                f"warm-start the model to write {self.args.thought_end} (scripts/train/sft.py)",
+                f"{unclosed[0]:.0%} of the thoughts never closed: raise max_thought_length "
+                f"({self.args.max_thought_length}), or warm-start the model to write {self.args.thought_end} "
+                "(scripts/train/sft.py)",
                 stacklevel=2,
             )
         return self._rollout.as_trl()
 
     def _generate_and_score_completions(self, inputs):
-        policy = self._batch_policy = self._policy()
+        policy = self._batch_policy = METHODS[self.args.method].policy(self.args, self._warming_up)
         inputs = self._batch_rows = inputs[:: self.args.leaves // policy.leaves]
         self._active_rows = None
         self.num_generations = policy.leaves
@@ -216,7 +206,7 @@ class GRPOMATrainer(GRPOTrainer):
         rollout, args = self._rollout, self.args
         rows = range(len(rollout.row_tree))
         rewards = self._row_rewards()
-        credit = ESTIMATORS[args.method](rewards, *self._row_groups(), args.thought_shrinkage)
+        credit = METHODS[args.method].credit(rewards, *self._row_groups(), args.thought_shrinkage)
         for name, value in credit.metrics.items():
             self._metrics["train"][name].append(value)
         mine = slice(self.accelerator.process_index * len(rows), (self.accelerator.process_index + 1) * len(rows))
@@ -232,7 +222,7 @@ class GRPOMATrainer(GRPOTrainer):
                 output["advantages"] = torch.where(mask.bool(), thought[:, None], leaf[:, None])
         self._replace_logged_advantages(credit.leaf)
         if verbose() and self.accelerator.is_main_process:
-            self._print_trees(rewards[mine])
+            print_trees(rollout, rewards[mine], self._tokenizer.decode)
         return output
 
     def _row_rewards(self) -> np.ndarray:
@@ -397,14 +387,6 @@ class GRPOMATrainer(GRPOTrainer):
         totals = self.accelerator.reduce(self._tensor(list(sums.values()), torch.float64), reduction="sum").tolist()
         for name, (total, count) in zip(sums, totals, strict=True):
             self._metrics["train"][name].append(total / count if count else float("nan"))
-
-    def _print_trees(self, rewards: np.ndarray) -> None:
-        for t, tree in enumerate(self._rollout.trees):
-            scores = defaultdict(list)
-            for row, reward in enumerate(rewards):
-                if self._rollout.row_tree[row] == t:
-                    scores[self._rollout.row_leaf[row]].append(float(reward))
-            print(render_tree(tree, self._tokenizer.decode, scores))
 
     def _tensor(self, values, dtype=torch.float32) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=self.accelerator.device).to(dtype)

@@ -8,8 +8,8 @@ from trainer.rollout import Rollout
 def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
     """Name -> (sum, count) over one process; the metric is the quotient of the sums over all processes.
 
-    tokens/generated: sampled tokens a prompt; tokens/unique: those and the prompt's, each once; tokens/trained: tokens of
-    the rows a dense pass computes; thought and answer lengths in tokens; rollout/failed_share over prompts.
+    tokens/generated: sampled tokens a prompt; tokens/unique: those and the prompt's, each once; tokens/trained: tokens
+    of the rows a dense pass computes; thought and answer lengths in tokens; rollout/failed_share over prompts.
     """
     prompts = len(rollout.trees)
     nodes = [node for tree in rollout.trees for node in tree.nodes if node.status != "failed"]
@@ -37,6 +37,6 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
 def sampler_gap(logps, sampled_logps, mask) -> tuple[float, float]:
     """(sum, count) of |log-prob of the policy - log-prob of the distribution sampled from| over trained tokens.
 
-    The policy's are over the full vocabulary, the sampler's after forbidden tokens (and top-k and the like) were masked.
+    The policy's are over the full vocabulary, the sampler's after forbidden tokens (and top-k and so on) were masked.
     """
     return float(((logps - sampled_logps).abs() * mask).sum()), float(mask.sum())

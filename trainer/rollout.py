@@ -80,7 +80,8 @@ def leaf_rows(tree: Tree, leaves: int) -> list[int]:
     thought that never closed), that leaf in all of them.
 
     >>> from trainer.tree import Node
-    >>> tree = Tree("a", [Node(-1, "thought", [1]), Node(-1, "thought", [2]), Node(0, "answer", [3]), Node(0, "answer", [4])])
+    >>> thoughts = [Node(-1, "thought", [1]), Node(-1, "thought", [2])]
+    >>> tree = Tree("a", [*thoughts, Node(0, "answer", [3]), Node(0, "answer", [4])])
     >>> leaf_rows(tree, 4)
     [2, 3, 1, 1]
     """

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections import defaultdict
 
+from trainer.rollout import Rollout
 from trainer.tree import PROMPT, Tree
 
 MAX_TEXT = 400
@@ -11,6 +13,15 @@ MAX_TEXT = 400
 
 def verbose() -> bool:
     return os.environ.get("GRPO_MA_VERBOSE", "") not in ("", "0")
+
+
+def print_trees(rollout: Rollout, rewards, decode) -> None:
+    """Prints every tree; `rewards` (B,) are those of the rollout's rows."""
+    scores = defaultdict(lambda: defaultdict(list))
+    for tree, leaf, reward in zip(rollout.row_tree, rollout.row_leaf, rewards, strict=True):
+        scores[tree][leaf].append(float(reward))
+    for t, tree in enumerate(rollout.trees):
+        print(render_tree(tree, decode, scores[t]))
 
 
 def render_tree(tree: Tree, decode, rewards: dict[int, list[float]]) -> str:

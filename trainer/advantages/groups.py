@@ -37,7 +37,7 @@ def standardise(values, groups) -> np.ndarray:
 
 
 def sample_std(values: np.ndarray) -> float:
-    """Sample standard deviation (ddof 1), 0.0 for fewer than two values or a spread below rounding (see `standardise`)."""
+    """Sample standard deviation (ddof 1); 0.0 for fewer than two values or a spread below rounding."""
     if len(values) < 2:
         return 0.0
     std = float(values.std(ddof=1))
