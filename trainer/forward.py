@@ -92,7 +92,7 @@ def dense_forward(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     logits_to_keep: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
+) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One forward of B full rows through TRL's fused LM head.
 
     Args:
@@ -102,7 +102,8 @@ def dense_forward(
         logits_to_keep: T.
 
     Returns:
-        log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked.
+        log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked. The
+        entropies are None where that head does not compute them (a reference model's).
 
     Positions are passed explicitly, so nothing depends on what the model remembers of its last generation.
     """
@@ -116,7 +117,8 @@ def dense_forward(
         fused_lm_head=True,
         **{name: tensor.to(input_ids.device) for name, tensor in module.batch_media(prompts).items()},
     )
-    return outputs.log_probs[:, -logits_to_keep:], outputs.entropy[:, -logits_to_keep:]
+    entropy = outputs.entropy
+    return outputs.log_probs[:, -logits_to_keep:], None if entropy is None else entropy[:, -logits_to_keep:]
 
 
 def row_positions(prompts: list[EncodedPrompt], width: int, completion_width: int) -> torch.Tensor:

@@ -336,8 +336,8 @@ class GRPOMATrainer(GRPOTrainer):
             with self.accelerator.autocast():
                 self._check_sharing(bare, arguments)
                 parts.append(self.forward(model, bare, *arguments))
-        logps, entropies = (torch.cat(column) for column in zip(*parts, strict=True))
-        result = (logps, entropies if compute_entropy else None, None)
+        logps = torch.cat([logps for logps, _ in parts])
+        result = (logps, torch.cat([entropies for _, entropies in parts]) if compute_entropy else None, None)
         if self._memo is not None:
             self._memo = result
         return result
