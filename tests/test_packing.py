@@ -204,6 +204,21 @@ def test_backward_recomputes_cuts_on_the_bare_model():
     assert len(calls) == len(plans) == 2
 
 
+def test_cuts_inside_ddp(tmp_path):
+    module, model = text_model()
+    case = one_prompt_case(text_prompt([1, 2, 3]))
+    wanted = gradients(model, *packed_forward(model, module, build_plans(*case)))
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    try:
+        wrapped = torch.nn.parallel.DistributedDataParallel(model)
+        plans = build_plans(*case, max_slots=10)
+        got = gradients(model, *packed_forward(wrapped, module, plans, bare_model=model))
+    finally:
+        torch.distributed.destroy_process_group()
+    assert len(plans) == 2
+    assert_same_gradients(got, wanted)
+
+
 def test_memory_of_cut_forwards_is_not_kept():
     """What autograd saves between forward and backward is that of the checkpoints only."""
     module, model = text_model()
