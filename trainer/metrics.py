@@ -12,6 +12,7 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
     of the rows a dense pass computes; thought and answer lengths in tokens; rollout/failed_share over prompts.
     """
     prompts = len(rollout.trees)
+    has_thoughts = any(node.kind == "thought" for tree in rollout.trees for node in tree.nodes)
     nodes = [node for tree in rollout.trees for node in tree.nodes if node.status != "failed"]
     thoughts = [node for node in nodes if node.kind == "thought"]
     answers = [node for node in nodes if node.kind == "answer"]
@@ -25,7 +26,7 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
         "rollout/failed_share": (sum(rollout.failed), prompts),
         "rollout/cut_share": (sum(node.status in ("length", "unclosed") for node in nodes), len(nodes)),
     }
-    if thoughts or answers:
+    if has_thoughts:  # failed trees have them too: every process must report the same names
         sums |= {
             "thought/length": (sum(len(node.token_ids) for node in thoughts), len(thoughts)),
             "thought/unclosed_share": (sum(node.status == "unclosed" for node in thoughts), len(thoughts)),
