@@ -8,6 +8,7 @@ import torch
 from transformers import AutoTokenizer
 
 from model.vlm_module import EncodedPrompt
+from trainer.engines.batch_forward import BatchForward
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.chain import ChainPolicy
@@ -134,6 +135,15 @@ def test_the_cache_grows_by_one_slot_a_step_and_positions_follow_the_prompt(stag
     assert stage.model.calls[0].positions.tolist() == [[0, 0, 0], [0, 1, 2]]
     for depth, call in enumerate(stage.model.calls[1:]):
         assert call.positions.flatten().tolist() == [{5: 1, 6: 9}[row[0]] + depth for row in call.rows]
+
+
+def test_the_history_of_a_row_holds_no_padding(stage):
+    """What the repetition penalty looks at: a short prompt beside a long one must not penalise the padding token."""
+    module = SimpleNamespace(batch_media=lambda prompts: {})
+    model = ScriptedModel(None, stage.tokenizer.pad_token_id)
+    forward = BatchForward(model, module, [stage.prompt(5, 6), stage.prompt(7, 8, 9, 10)], model.pad_id)
+    forward.row_prompt = torch.tensor([1, 0])
+    assert forward.history(torch.tensor([[1], [2]])).tolist() == [[7, 8, 9, 10, 1], [5, 5, 5, 6, 2]]
 
 
 def test_unclosed_thoughts_are_leaves_of_their_own(stage):
