@@ -5,8 +5,8 @@
 
 An expert of Meta-World (Yu et al. 2019, arXiv 1910.10897; MIT licence) solves a task in MuJoCo; where the point between
 its fingertips went is projected into the picture of the first moment and cut into 3 to 8 way-points of equal distance.
-A record depends on task, seed and version of mujoco alone; train and test have different seeds. No display is needed, but EGL
-(on Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri); MUJOCO_GL=osmesa or glfw choose another way.
+A record depends on its task, its seed and mujoco's version alone; train and test have different seeds. No display is
+needed, but EGL (on Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri), or set MUJOCO_GL to osmesa or glfw.
 
 Written to --output_dir: train.yaml and test.yaml (manifests), train.jsonl and test.jsonl, images/. Exit status 2 when
 the simulator or EGL is missing, or for a wrong argument.
