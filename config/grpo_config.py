@@ -116,6 +116,9 @@ class GRPOConfig(trl.GRPOConfig):
         default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."}
     )
     beta: float | None = field(default=None, metadata={"help": "KL coefficient. Default: the method's preset (0)."})
+    router_aux_loss_coef: float | None = field(
+        default=0.0, metadata={"help": "Must stay 0: the load-balancing loss of experts is not computed on trees."}
+    )
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
     data_seed: int | None = field(
         default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."}
@@ -156,9 +159,14 @@ class GRPOConfig(trl.GRPOConfig):
             choices = self.__dataclass_fields__[name].metadata["choices"]
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
-        for name in ("think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length"):
-            if getattr(self, name) < 1:
+        for name in _AT_LEAST_ONE:
+            if getattr(self, name) is not None and getattr(self, name) < 1:
                 raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
+        if self.temperature <= 0:
+            raise ValueError(
+                f"temperature={self.temperature} must be above 0: greedy completions of a prompt are all the same, so "
+                "nothing can be learnt from comparing them"
+            )
         if not self.thought_end.startswith("</") or not self.thought_end.endswith(">") or len(self.thought_end) < 4:
             raise ValueError(f"thought_end={self.thought_end!r} must be a closing tag such as </think>")
         if self.method == "grpo_ma" and self.think_num * self.answer_num < 2:
@@ -179,13 +187,16 @@ class GRPOConfig(trl.GRPOConfig):
             raise ValueError("remove_unused_columns=True would drop the record the rewards read: leave it false")
         for name, supported in _SUPPORTED.items():
             if getattr(self, name) not in supported:
+                choices = " or ".join(repr(value) for value in supported if value is not None)
                 raise ValueError(
                     f"{name}={getattr(self, name)!r} is not supported with rollout trees: "
-                    f"use {' or '.join(map(repr, supported))}"
+                    + (f"use {choices}" if choices else "leave it out")
                 )
-        if self.loss_type in ("vespo", "luspo"):
+        joint_tree = self.method == "grpo_ma" and self.objective == "joint" and self.answer_num > 1
+        if self.importance_sampling_level == "sequence" and joint_tree:
             raise ValueError(
-                f"loss_type={self.loss_type!r} is not supported with rollout trees: use grpo, dapo, dr_grpo or cispo"
+                "importance_sampling_level='sequence' averages the advantages of a thought and its answer away when "
+                "objective is 'joint': set objective to split, or importance_sampling_level to token"
             )
 
     def _resolve_device(self):
@@ -247,7 +258,14 @@ class GRPOConfig(trl.GRPOConfig):
             self.save_steps = int(-(-self.save_steps // window) * window)
 
 
+_AT_LEAST_ONE = (
+    "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
+    "rollout_prompts", "per_device_train_batch_size",
+)  # fmt: skip
+
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
+    "importance_sampling_level": ("token", "sequence"),
     "scale_rewards": ("group", True),
     "multi_objective_aggregation": ("sum_then_normalize",),
     "off_policy_mask_threshold": (None,),
@@ -256,4 +274,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "use_adaptive_entropy": (False,),
     "ds3_gather_for_generation": (True,),
     "sync_ref_model": (False,),
+    "router_aux_loss_coef": (0.0,),
+    "generation_kwargs": (None,),
+    "use_transformers_continuous_batching": (False,),
 }
