@@ -6,12 +6,14 @@ On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's
 """
 
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
-from _root import use_checkout
+from _root import locate, use_checkout
 
 use_checkout()
+warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from config.model_config import GRPOModelConfig  # noqa: E402
@@ -56,13 +58,16 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         "image_root": script.image_root,
         "on_bad_media": args.on_bad_media,
     }
-    train_dataset = build_dataset(script.dataset_name, tasks, **data)
-    eval_dataset = build_dataset(script.eval_dataset_name, tasks, **data) if script.eval_dataset_name else None
+    manifests, held_out = (
+        [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
+    )
+    train_dataset = build_dataset(manifests, tasks, **data)
+    eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
 
     dtype = model_args.resolve_dtype(args.bf16)
     module, model, processor = load_policy(
-        model_args.model_name_or_path,
-        adapter_path=model_args.adapter_path,
+        locate(model_args.model_name_or_path),
+        adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=dtype,
         attn_implementation=model_args.attn_implementation,
         quantization_config=model_args.quantization(),
@@ -70,6 +75,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         max_pixels=model_args.max_pixels,
         revision=model_args.model_revision,
         trust_remote_code=args.trust_remote_code,
+        trainable=True,
     )
     module.freeze(model, model_args.freeze_vision)
     trainer = GRPOMATrainer(
