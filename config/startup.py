@@ -10,9 +10,21 @@ SETTINGS = (
 )  # fmt: skip
 
 
+THOUGHT_SETTINGS = {
+    "think_num",
+    "answer_num",
+    "max_thought_length",
+    "max_answer_length",
+    "objective",
+    "answer_warmup_steps",
+}
+
+
 def print_settings(args, provenance: dict[str, str]) -> None:
     """One line a setting, marked flag, recipe, preset, derived or default."""
     for name in SETTINGS:
+        if args.method == "grpo" and name in THOUGHT_SETTINGS:
+            continue
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.save_steps != args.save_steps_asked:
         print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")

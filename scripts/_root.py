@@ -44,6 +44,17 @@ def use_checkout() -> Path:
     return ROOT
 
 
+def locate(path: str) -> str:
+    """Absolute form of a local path, looked for from the working folder and then from the checkout; else as it is.
+
+    So the shipped recipes work from any folder, and a saved adapter names its base by a path that stays right.
+    """
+    for folder in (Path(), ROOT):
+        if (folder / path).exists():
+            return str((folder / path).resolve())
+    return path
+
+
 def _folder_of(name: str) -> Path | None:
     module = sys.modules.get(name)
     spec = module.__spec__ if module is not None else importlib.util.find_spec(name)

@@ -23,10 +23,16 @@ class ShortProgress(ProgressCallback):
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or self.training_bar is None or not logs:
             return
-        figures = [f"{label} {logs[key]:.3g}" for key, label in SHOWN.items() if isinstance(logs.get(key), int | float)]
-        evaluation = [f"{key} {value:.4g}" for key, value in logs.items() if key.startswith("eval_")]
+        figures = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
+        evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
         if figures or evaluation:
             self.training_bar.write(f"step {state.global_step}: " + ", ".join(figures or evaluation))
+
+
+def _short(value) -> str:
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
 class LayoutCheck(TrainerCallback):
