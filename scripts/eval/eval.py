@@ -25,7 +25,7 @@ import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _root import use_checkout
+from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
@@ -55,6 +55,9 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     add("--limit", type=int, help="evaluate the first N records only")
     add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count it as load_error and go on")
     args = parser.parse_args(argv)
+    args.dataset = [locate(path) for path in args.dataset]
+    for name in ("model_name_or_path", "adapter_path"):
+        setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
     for name, least in (("batch_size", 1), ("max_new_tokens", 1), ("limit", 1), ("temperature", 0)):
         value = getattr(args, name)
         if value is not None and not value >= least:
@@ -150,6 +153,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, settings: dict) -> dict:
     from tqdm import tqdm
 
     from trainer.evaluation import predict_windows, summarise
+    from trainer.merged import merged_lora
 
     engine, module = build_engine(args)
     folder = Path(args.output_dir)
@@ -158,7 +162,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, settings: dict) -> dict:
     _write_json(folder / "settings.json", settings)
     torch.manual_seed(args.seed)
     started, tokens = time.monotonic(), 0
-    with torch.no_grad(), tqdm(total=len(rows), unit="item", desc="evaluation") as bar:
+    with torch.no_grad(), merged_lora(engine.model), tqdm(total=len(rows), unit="item", desc="evaluation") as bar:
 
         def progress(items: int, new_tokens: int) -> None:
             nonlocal tokens
@@ -203,7 +207,12 @@ def main(argv: list[str] | None = None) -> int:
 
         tasks = load_tasks()
         rows = build_dataset(
-            args.dataset, tasks, thought_end=args.thought_end, seed=args.seed, image_root=args.image_root
+            args.dataset,
+            tasks,
+            thought_end=args.thought_end,
+            seed=args.seed,
+            image_root=args.image_root,
+            on_bad_media=args.on_bad_media,
         )
         rows = rows.select(range(min(args.limit, len(rows)))) if args.limit else rows
         settings = settings_of(args, rows)
