@@ -82,10 +82,11 @@ class TransformersEngine:
         pairs = [pair for pair in pairs if pair[0] is not None]
         size = self.max_prompts or max(len(pairs), 1)
         for start in range(0, len(pairs), size):
-            self._grow_together(*zip(*pairs[start : start + size], strict=True), policy)
+            batch = pairs[start : start + size]
+            self._grow_together([prompt for prompt, _ in batch], [tree for _, tree in batch], policy)
         return trees
 
-    def _grow_together(self, prompts: tuple, trees: tuple[Tree, ...], policy: Policy) -> None:
+    def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy) -> None:
         vocab_size, device = self.model.config.get_text_config().vocab_size, self.model.device
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher, vocab_size, device)
