@@ -91,7 +91,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     )
     if trainer.accelerator.is_main_process:
         print_settings(args, provenance)
-        print_model(trainable_report(trainer.model, module), dtype, language_attention(model))
+        print_model(trainable_report(trainer.model, module), dtype, language_attention(model), processor)
         row = train_dataset[0]
         prompt = trainer.encoder.encode(row)
         if script.print_prompt and prompt is not None:

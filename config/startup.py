@@ -30,12 +30,15 @@ def print_settings(args, provenance: dict[str, str]) -> None:
         print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")
 
 
-def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str) -> None:
-    """Trainable and total parameters per tower."""
+def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str, processor) -> None:
+    """Trainable and total parameters per tower, how the weights compute, and how many pixels a picture may have."""
     for tower, (trainable, total) in report.items():
         share = f"{trainable / total:.2%}" if total else "-"
         print(f"  {tower:<28} {trainable:>13,} of {total:>13,} parameters train ({share})")
     print(f"  weights {dtype}, attention {attention}")
+    budget = getattr(getattr(processor, "image_processor", None), "size", None)
+    if budget is not None:
+        print(f"  pictures are scaled to {budget['shortest_edge']:,} to {budget['longest_edge']:,} pixels")
 
 
 def print_prompt(text: str, prompt) -> None:
