@@ -168,10 +168,10 @@ class GRPOMATrainer(GRPOTrainer):
         gap = tuple(map(sum, zip((0.0, 0.0), *self._sampler_gap, strict=True)))
         self._sampler_gap = []
         self._log_sums(rollout_sums(self._rollout) | {"sampling/policy_gap": gap})
-        unclosed = self._metrics["train"]["thought/unclosed_share"][-1:] or [0.0]
-        if unclosed[0] > 0.5:
+        unclosed = self._metrics["train"].get("thought/unclosed_share", [0.0])[-1]
+        if unclosed > 0.5:
             warnings.warn(
-                f"{unclosed[0]:.0%} of the thoughts never closed: raise max_thought_length "
+                f"{unclosed:.0%} of the thoughts never closed: raise max_thought_length "
                 f"({self.args.max_thought_length}), or warm-start the model to write {self.args.thought_end} "
                 "(scripts/train/sft.py)",
                 stacklevel=2,
