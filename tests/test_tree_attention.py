@@ -62,6 +62,15 @@ def test_ordinary_calls_fall_back_to_sdpa():
     assert torch.equal(got[mask.bool()], wanted[mask.bool()])
 
 
+def test_the_vision_tower_keeps_its_own_attention():
+    _, model = tiny_vlm()
+    model.set_attn_implementation({"vision_config": "eager"})
+    use_tree_attention(model)
+    assert model.config.vision_config._attn_implementation == "eager"
+    assert model.config.text_config._attn_implementation == "tree_attention"
+    model.set_attn_implementation({"vision_config": "sdpa"})
+
+
 def test_flash_attention_of_the_language_model_is_refused():
     config = Qwen2Config(num_hidden_layers=1, hidden_size=32, num_attention_heads=1, vocab_size=9, intermediate_size=8)
     model = Qwen2ForCausalLM(config)

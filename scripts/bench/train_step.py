@@ -71,6 +71,7 @@ PRESETS = {
         "sizes": {"think_num": 4, "answer_num": 4, "thought": 512, "answer": 64, "text_tokens": 60, "grid": 40},
         "device": "cuda",
         "dtype": "bfloat16",
+        "checkpointing": True,  # TRL's default; without it the dense side alone needs more than a large GPU has
     },
 }
 
@@ -87,6 +88,9 @@ def build_model(preset: dict):
     torch.manual_seed(0)
     with torch.device(preset["device"]):
         model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=getattr(torch, preset["dtype"])).eval()
+    if preset.get("checkpointing"):
+        model.train()
+        model.gradient_checkpointing_enable()
     use_tree_attention(model)
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     return Qwen2_5VLModule(config), model
