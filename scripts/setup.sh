@@ -27,8 +27,8 @@ while (($#)); do
 done
 for extra in ${extras//,/ }; do
   case $extra in
-    dev | sim | flash) ;;
-    *) refuse "unknown extra '$extra': setup.py has dev, sim and flash" ;;
+    dev | sim | photos | flash) ;;
+    *) refuse "unknown extra '$extra': setup.py has dev, sim, photos and flash" ;;
   esac
 done
 

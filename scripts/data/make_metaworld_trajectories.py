@@ -167,7 +167,7 @@ def make_records(task: str, split: str, first_seed: int, count: int, simulator: 
         if misses == MISSES:
             raise SimulatorError(
                 f"task {task}: the scripted expert gave no path {MISSES} times in a row (seeds up to {seed}): "
-                "this version of metaworld or mujoco behaves differently; install the versions of docs/changelog.md."
+                "another version behaves differently; metaworld 3.1.1 with mujoco 3.8.1 or 3.3.0 is known to work."
             )
         seed += 1
 
