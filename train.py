@@ -78,6 +78,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         trainable=True,
     )
     module.freeze(model, model_args.freeze_vision)
+    if args.ddp_find_unused_parameters is None:  # text rows leave a trained vision tower out, a frozen one is never in
+        args.ddp_find_unused_parameters = not model_args.freeze_vision
     trainer = GRPOMATrainer(
         model=model,
         module=module,
