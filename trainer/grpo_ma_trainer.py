@@ -180,6 +180,7 @@ class GRPOMATrainer(GRPOTrainer):
 
     def _generate_and_score_completions(self, inputs):
         policy = self._batch_policy = METHODS[self.args.method].policy(self.args, self._warming_up)
+        self._batch_split = self.args.split_objective and not self._warming_up  # holds for all passes over this batch
         inputs = self._batch_rows = inputs[:: self.args.leaves // policy.leaves]
         self._active_rows = None
         self.num_generations = policy.leaves
@@ -286,7 +287,7 @@ class GRPOMATrainer(GRPOTrainer):
         self._active_rows = inputs["row_ids"].tolist()
         self._memo = ()
         try:
-            if self.args.split_objective and not self._warming_up:
+            if self._batch_split:
                 loss = sum(self._part_loss(model, inputs, name) for name in PARTS)
             else:
                 loss = super()._compute_loss(model, inputs)
