@@ -6,9 +6,14 @@ import copy
 import json
 
 import torch
+from conftest import ROOT
+from datasets import Dataset
+from peft import LoraConfig
 from transformers import TrainerCallback
 
 from config.grpo_config import GRPOConfig
+from dataset.dataset_grpo import rows_from_records
+from task.task_loader import load_tasks
 from trainer import grpo_ma_trainer
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.tree import PROMPT, Node, Tree
@@ -18,8 +23,6 @@ EOS = "<|im_end|>"
 
 def text_rows(count: int):
     """`count` rows of a text task, without a template: the question is the whole user turn."""
-    from datasets import Dataset
-
     rows = []
     for i in range(count):
         question = f"Move the gripper to the red cone {i}."
@@ -169,3 +172,28 @@ def weights(trainer) -> dict:
 def logged(trainer, name: str) -> list[float]:
     """The values of a metric over the log entries that hold it."""
     return [entry[name] for entry in trainer.state.log_history if name in entry]
+
+
+def demo_rows(count: int, **changes):
+    """The first `count` rows of the demo's training data; `changes` replace fields of every record."""
+    data = ROOT / "metadata" / "demo" / "trajectory"
+    lines = (data / "train.jsonl").read_text(encoding="utf-8").splitlines()[:count]
+    return rows_from_records([json.loads(line) | changes for line in lines], load_tasks(), image_root=str(data))
+
+
+def vlm_trainer(tiny_vlm, folder, rows=2, reward=length_reward, lora=True, vision=False, **changes) -> GRPOMATrainer:
+    """A trainer on a copy of the shipped Qwen2.5-VL: LoRA of rank 4, or whole weights."""
+    module, model, processor = tiny_vlm
+    model = copy.deepcopy(model)
+    module.freeze(model, freeze_vision=not vision)
+    target = module.lora_target_modules(model, vision=vision)
+    return GRPOMATrainer(
+        model=model,
+        module=module,
+        processing_class=processor,
+        reward_funcs=reward,
+        args=settings(folder, **changes),
+        train_dataset=demo_rows(rows) if isinstance(rows, int) else rows,
+        tasks=load_tasks(),
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules=target, task_type="CAUSAL_LM") if lora else None,
+    )
