@@ -4,21 +4,29 @@ Policies under training write anything, so every function here takes any text, r
 invented value such as a box of zeros), raises nothing, and costs time linear in the text. What was pinned:
 
 - Tags count as they are written: `<Answer>` is no tag, and tag text inside a thought counts as one more tag.
-- One fence of three backticks round the whole answer is taken off; any other use of fences is no answer.
-- Full-width digits and brackets are read as plain ones (Unicode NFKC). NaN, Infinity and 1e999 are no answer.
+- One fence (three or more backticks or tildes, with or without a language) round the whole answer is taken off; any
+  other use of fences is no answer.
+- Full-width forms, the minus sign and unusual spaces are read as their ASCII twins. Nothing else is: 10² is not 102.
+- A comma before a closing bracket is forgiven. NaN, Infinity and 1e999 are no answer; neither is 1,000, which would
+  read as 1 and 0.
 - Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
 """
 
 import json
 import math
 import re
-import string
 import unicodedata
 
 ANSWER_START, ANSWER_END = "<answer>", "</answer>"
 MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
-FENCE = "```"
+FENCES = "`~"
 
+# Full-width forms (and the space of their width) lie 0xFEE0 above ASCII; minus and en dash; the spaces of typesetting.
+_ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | dict.fromkeys((0x2212, 0x2013), "-")
+_ASCII |= dict.fromkeys((0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " ")
+_LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
+_LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
+_TRAILING_COMMA = re.compile(r"(?<![\s,\[{(]),(?=\s*[\]}])")
 # No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
@@ -134,19 +142,23 @@ def normal_text(text: str) -> str:
 
 
 def _plain(text: str | None) -> str | None:
-    """Length checked, NFKC, one outer fence taken off; None for too long, empty, or fences used otherwise."""
+    """The text in ASCII where it has a twin, without one outer fence; None if too long, empty, or fenced otherwise."""
     if text is None or len(text) > MAX_ANSWER_CHARS:
         return None
-    text = unicodedata.normalize("NFKC", text).strip()
-    if FENCE in text:
-        if text.count(FENCE) != 2 or not (text.startswith(FENCE) and text.endswith(FENCE)):
+    text = text.translate(_ASCII).strip()
+    width = len(text) - len(text.lstrip(text[:1]))
+    if text[:1] in FENCES and width >= 3:
+        fence, body = text[:width], text[width:]
+        if body.count(fence) != 1 or not body.endswith(fence):
             return None
-        text = text.removeprefix(FENCE).removesuffix(FENCE).lstrip(string.ascii_letters).strip()  # letters: language
-    return text if 0 < len(text) <= MAX_ANSWER_CHARS else None
+        body = body.removesuffix(fence)
+        language = _LANGUAGE.match(body)
+        text = body[language.end() if language else 0 :].strip()
+    return text if text and "```" not in text else None
 
 
 def _spellings(text: str):
-    """The text, then the text with Python's single quotes and tuples written as JSON, bare and as a list.
+    """The text, then the text with Python's single quotes, tuples and last commas written as JSON, bare and as a list.
 
     A translation and not `ast.literal_eval`: there the text would decide how deep Python recurses.
     """
@@ -167,8 +179,9 @@ def _spellings(text: str):
         elif char == '"':
             char = '\\"'
         written.append(char)
-    yield "".join(written)
-    yield f"[{''.join(written)}]"
+    written = _TRAILING_COMMA.sub("", "".join(written))
+    yield written
+    yield f"[{written}]"
 
 
 def _finite(value):
@@ -184,12 +197,14 @@ def _bare_numbers(text: str | None) -> list[float] | None:
     text = _plain(text)
     if text is None:
         return None
-    rest = _NUMBER.sub("#", text)
+    rest, numbers = _NUMBER.sub("#", text), _NUMBER.findall(text)
     if "##" in rest or rest.strip("#,;[]() \t\r\n"):
         return None  # numbers that touch (2020-01-02), or anything else beside numbers
     if rest.count("[") != rest.count("]") or rest.count("(") != rest.count(")"):
         return None  # cut off
-    return _numbers([float(number) for number in _NUMBER.findall(text)])
+    if any(_LEADING_ZERO.match(number) for number in numbers):
+        return None  # the second half of 1,000
+    return _numbers([float(number) for number in numbers])
 
 
 def _numbers(values) -> list[float] | None:

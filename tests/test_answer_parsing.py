@@ -189,21 +189,28 @@ HOSTILE_BODIES = [
 ]
 
 
+def cost(parse, text: str) -> float:
+    """CPU seconds of one call, the least of three: a garbage collection of everything loaded is not the parser's."""
+    seen = []
+    for _ in range(3):
+        started = time.process_time()
+        parse(text)
+        seen.append(time.process_time() - started)
+    return min(seen)
+
+
 @pytest.mark.parametrize("number", range(len(HOSTILE)))
 def test_hostile_completions_cost_little(number):
-    started = time.process_time()
-    assert split_completion(HOSTILE[number]) is None
-    assert answer_text(HOSTILE[number]) is None
-    assert time.process_time() - started < 0.1
+    for parse in (split_completion, answer_text):
+        assert parse(HOSTILE[number]) is None
+        assert cost(parse, HOSTILE[number]) < 0.1
 
 
 @pytest.mark.parametrize("number", range(len(HOSTILE_BODIES)))
 def test_hostile_answers_cost_little(number):
     for parse in (parse_value, parse_numbers, parse_points, parse_boxes):
-        started = time.process_time()
-        parsed = parse(HOSTILE_BODIES[number])
-        assert time.process_time() - started < 0.1
-        assert parsed is None or parse is parse_value
+        assert cost(parse, HOSTILE_BODIES[number]) < 0.1
+        assert parse(HOSTILE_BODIES[number]) is None or parse is parse_value
 
 
 def test_random_texts_never_raise_and_points_are_always_pairs():
