@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -139,6 +140,13 @@ class GRPOConfig(trl.GRPOConfig):
             "the launcher and accelerate disagree on the world size"
         )
         self._round_save_steps()
+        shaped = [f"{name}={getattr(self, name)}" for name, no in _NEUTRAL.items() if getattr(self, name) not in no]
+        if shaped:
+            warnings.warn(
+                f"{', '.join(shaped)}: rollouts are then drawn from another distribution than the one that is trained; "
+                "the log shows by how much as sampling/policy_gap",
+                stacklevel=3,
+            )
 
     @property
     def leaves(self) -> int:
@@ -257,6 +265,8 @@ class GRPOConfig(trl.GRPOConfig):
         if self.save_strategy == "steps" and self.save_steps >= 1 and window > 1:
             self.save_steps = int(-(-self.save_steps // window) * window)
 
+
+_NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 
 _AT_LEAST_ONE = (
     "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
