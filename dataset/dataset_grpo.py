@@ -164,4 +164,6 @@ def _file_names(sources: list[Source]) -> dict[Path, str]:
 
 
 def _as_dataset(records: list[dict], tasks: dict, thought_end: str) -> datasets.Dataset:
+    if not records:
+        raise ValueError("there are no records: give at least one.")
     return datasets.Dataset.from_list([make_row(record, tasks, thought_end) for record in records], features=COLUMNS)

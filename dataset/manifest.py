@@ -55,7 +55,7 @@ def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLik
 def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
     """The part of `records` that a sampling_strategy names, in the file's order.
 
-    A share is rounded up, so that a share above 0 of some records is never none. `random` depends on `seed_text` only.
+    A share is rounded up, so that a share of some records is never none. `random` depends on `seed_text` only.
 
     >>> sample(list("abcdef"), "end:40%", "here", "")
     ['d', 'e', 'f']
@@ -64,7 +64,10 @@ def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
         return records
     which, amount = STRATEGY.fullmatch(strategy).groups()
     # round() first: 7% of 100 must not become 8 because 0.07 * 100 is slightly above 7 in floating point.
-    count = math.ceil(round(float(amount[:-1]) * len(records) / 100, 6)) if amount.endswith("%") else int(amount)
+    if amount.endswith("%"):
+        count = max(math.ceil(round(float(amount[:-1]) * len(records) / 100, 6)), min(len(records), 1))
+    else:
+        count = int(amount)
     if count > len(records):
         raise ValueError(
             f"{place}: sampling_strategy {strategy!r} asks for {count} records but the file has {len(records)}: "
@@ -84,7 +87,8 @@ def nearest(name: str, known) -> str:
 
 def _read_manifest(path: Path, image_root) -> list[Source]:
     if not path.is_file():
-        raise ValueError(f"manifest {path} does not exist: give the path of a YAML file with a `datasets:` list.")
+        fault = "is a folder" if path.is_dir() else "does not exist"
+        raise ValueError(f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list.")
     if path.suffix in (".json", ".jsonl"):
         raise ValueError(
             f"{path} is a record file, not a manifest: name it as json_path in a YAML file with a `datasets:` list."

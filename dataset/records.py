@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from pathlib import Path
 
@@ -144,11 +145,30 @@ def _check_unicode(raw: dict, where: str) -> None:
 
 
 def _loads(text: str):
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(
+        text, parse_constant=_refuse_constant, parse_float=_finite_float, object_pairs_hook=_without_duplicates
+    )
 
 
 def _refuse_constant(name: str):
     raise ValueError(f"{name} is no JSON number; use null or a finite number")
+
+
+def _finite_float(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text} is too large for a number")
+    return number
+
+
+def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:
+    # JSON lets the last one win, so one of two questions would be lost without a word.
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ValueError(f"the key {_short(twice)} stands twice in one object")
+    return found
 
 
 def _short(value) -> str:

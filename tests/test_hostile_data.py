@@ -1,0 +1,63 @@
+"""Data as hostile or careless as it comes: each fault is one sentence, none is taken in silence."""
+
+import json
+
+import pytest
+
+from dataset.dataset_grpo import build_dataset, rows_from_records
+from dataset.manifest import sample
+from task.task_loader import load_tasks
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return load_tasks()
+
+
+def manifest(folder, text):
+    (folder / "data.jsonl").write_text(text)
+    (folder / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
+    return folder / "data.yaml"
+
+
+RECORD = '{"question": "Move.", "question_type": "trajectory-sharerobot", "answer": %s}'
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    {
+        "a number that overflows": (RECORD % "[[1e999, 1], [2, 3]]", "1e999 is too large for a number"),
+        "two questions": ('{"question": "a", ' + RECORD[1:] % "null", "the key 'question' stands twice in one object"),
+        "two keys further in": (RECORD % '{"x": 1, "x": 2}', "the key 'x' stands twice"),
+    }.values(),
+)
+def test_json_that_would_be_misread_is_refused(tmp_path, tasks, line, fault):
+    with pytest.raises(ValueError, match=fault) as caught:
+        build_dataset(manifest(tmp_path, line), tasks)
+    assert "data.jsonl line 1 is not JSON" in str(caught.value)
+
+
+@pytest.mark.parametrize("strategy", ["first:0.0000001%", "random:0.00000001%", "end:0.1%"])
+def test_a_tiny_share_is_still_one_record(strategy):
+    assert len(sample(list("abc"), strategy, "here", "")) == 1
+
+
+def test_no_records_at_all(tasks):
+    with pytest.raises(ValueError, match="there are no records: give at least one"):
+        rows_from_records([], tasks)
+
+
+def test_a_folder_is_no_manifest(tmp_path, tasks):
+    with pytest.raises(ValueError, match="is a folder: give the path of a YAML file"):
+        build_dataset(tmp_path, tasks)
+
+
+def test_odd_file_names(tmp_path, tasks):
+    from PIL import Image
+
+    folder = tmp_path / "o dd $HOME 'q' \"d\" é漢; rm"
+    folder.mkdir()
+    Image.new("RGB", (56, 28)).save(folder / "a b $1 é.png")
+    record = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer": None, "image": "a b $1 é.png"}
+    rows = build_dataset(manifest(folder, json.dumps(record)), tasks)
+    assert json.loads(rows[0]["record"])["images"] == [str(folder / "a b $1 é.png")]
