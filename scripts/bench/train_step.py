@@ -4,17 +4,14 @@
     python scripts/bench/train_step.py --preset cpu --grow 4 8 16     # packed only: how the cost of a token grows
 
 The peer is the dense call of TRL 1.16: rows of prompt and completion, the picture once a row, the fused LM head on
-both sides. Weights, pictures and tokens are random, the architecture is real. On a CPU, times are CPU seconds of the
-one thread, which other processes on the machine disturb less than the wall clock. Peak memory is the growth during one
-step: of a forked child a side on a CPU, of the allocator on a GPU.
+both sides; a second one the PyPI package prefix-grouper, where it is installed. Weights, pictures and tokens are
+random, the architecture is real. On a CPU, times are CPU seconds of the one thread. Peak memory is the growth during
+one step: of a forked child a side on a CPU, of the allocator on a GPU.
 """
 
-import argparse
 import ctypes
 import gc
-import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -26,7 +23,9 @@ from _root import use_checkout
 ROOT = use_checkout()
 
 import torch  # noqa: E402
-from transformers import Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration  # noqa: E402
+from bench_cli import parser_of, run  # noqa: E402
+from bench_model import FIRST_FREE_ID, Clock, build_model, build_processor  # noqa: E402
+from grouped_peer import INSTALLED, grouped_step  # noqa: E402
 from trl.trainer.utils import add_fused_lm_head  # noqa: E402
 
 from model.qwen_module import Qwen2_5VLModule  # noqa: E402
@@ -34,73 +33,23 @@ from model.vlm_module import EncodedPrompt  # noqa: E402
 from trainer.packing import build_plans, packed_forward  # noqa: E402
 from trainer.tree_attention import use_tree_attention  # noqa: E402
 
-# Special ids count from the end of the vocabulary, so that sampled tokens below never hit one.
-PRESETS = {
-    "cpu": {
-        "text": {
-            "hidden_size": 512,
-            "num_hidden_layers": 8,
-            "num_attention_heads": 8,
-            "num_key_value_heads": 2,
-            "intermediate_size": 1376,
-            "vocab_size": 2048,
-            "mrope": [8, 12, 12],
-        },
-        "vision": {"hidden_size": 192, "depth": 6, "num_heads": 6, "intermediate_size": 512, "full": [2, 5]},
-        "sizes": {"think_num": 4, "answer_num": 4, "thought": 128, "answer": 32, "text_tokens": 60, "grid": 40},
-        "device": "cpu",
-        "dtype": "float32",
-    },
-    "gpu": {
-        "text": {
-            "hidden_size": 2048,
-            "num_hidden_layers": 36,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-            "intermediate_size": 11008,
-            "vocab_size": 151936,
-            "mrope": [16, 24, 24],
-        },
-        "vision": {
-            "hidden_size": 1280,
-            "depth": 32,
-            "num_heads": 16,
-            "intermediate_size": 3420,
-            "full": [7, 15, 23, 31],
-        },
-        "sizes": {"think_num": 4, "answer_num": 4, "thought": 512, "answer": 64, "text_tokens": 60, "grid": 40},
-        "device": "cuda",
-        "dtype": "bfloat16",
-        "checkpointing": True,  # TRL's default; without it the dense side alone needs more than a large GPU has
-    },
-}
 
-
-def build_model(preset: dict):
-    text, vision = dict(preset["text"]), dict(preset["vision"])
-    mrope, vocab = text.pop("mrope"), text["vocab_size"]
-    text |= {"bos_token_id": None, "eos_token_id": None, "tie_word_embeddings": True}
-    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": mrope}}
-    vision |= {"fullatt_block_indexes": vision.pop("full"), "out_hidden_size": text["hidden_size"]}
-    ids = {"image_token_id": vocab - 1, "video_token_id": vocab - 2}
-    ids |= {"vision_start_token_id": vocab - 3, "vision_end_token_id": vocab - 4}
-    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
-    torch.manual_seed(0)
-    with torch.device(preset["device"]):
-        model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=getattr(torch, preset["dtype"])).eval()
+def prepared_model(preset: dict):
+    """(module, model) ready for both layouts: tree attention, fused head, checkpointing where the preset has it."""
+    model = build_model(preset, build_processor())
     if preset.get("checkpointing"):
         model.train()
         model.gradient_checkpointing_enable()
     use_tree_attention(model)
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    return Qwen2_5VLModule(config), model
+    return Qwen2_5VLModule(model.config), model
 
 
 def make_rows(config, sizes: dict):
     """(prompt, completions): one picture prompt, K random thoughts of M random answers each."""
     torch.manual_seed(1)
-    vocab, grid = config.text_config.vocab_size - 4, sizes["grid"]
-    draw = lambda count: torch.randint(vocab, (count,)).tolist()  # noqa: E731
+    vocab, grid = config.text_config.vocab_size, sizes["grid"]
+    draw = lambda count: torch.randint(FIRST_FREE_ID, vocab, (count,)).tolist()  # noqa: E731
     pads = [config.image_token_id] * (grid * grid // config.vision_config.spatial_merge_size**2)
     half = sizes["text_tokens"] // 2
     ids = [*draw(half), config.vision_start_token_id, *pads, config.vision_end_token_id]
@@ -136,17 +85,13 @@ def dense_step(module, model, prompt, rows):
     return output.log_probs[:, -len(rows[0]) :]
 
 
-def run(step, module, model, prompt, rows):
-    """(seconds, log-probs): forward and backward of a loss that weighs each token of each row differently."""
-    clock = time.process_time if model.device.type == "cpu" else time.perf_counter
+def forward_backward(step, module, model, prompt, rows):
+    """Log-probs and, in the weights, gradients of a loss that weighs each token of each row differently."""
     model.zero_grad()
-    begin = clock()
     log_probs = step(module, model, prompt, rows)
     weights = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(2)).to(log_probs)
     (log_probs * weights).sum().backward()
-    if model.device.type == "cuda":
-        torch.cuda.synchronize()
-    return clock() - begin, log_probs.detach()
+    return log_probs.detach()
 
 
 def peak_memory(*step_arguments) -> int:
@@ -157,14 +102,14 @@ def peak_memory(*step_arguments) -> int:
     if model.device.type == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
-        run(*step_arguments)
+        forward_backward(*step_arguments)
         return torch.cuda.max_memory_allocated() - before
     ctypes.CDLL(None).malloc_trim(0)  # or the child would grow into what the parent has freed
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
         before = _resident("VmRSS")
-        run(*step_arguments)
+        forward_backward(*step_arguments)
         os.write(writer, str(_resident("VmHWM") - before).encode())
         os._exit(0)
     os.close(writer)
@@ -179,7 +124,7 @@ def _resident(field: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(field))
 
 
-def compare(module, model, sizes: dict, rounds: int) -> dict:
+def compare(module, model, device: str, sizes: dict, rounds: int) -> dict:
     prompt, rows = make_rows(module.config, sizes)
     case = (module, model, prompt, rows)
     begin = time.process_time()
@@ -187,71 +132,76 @@ def compare(module, model, sizes: dict, rounds: int) -> dict:
     plan_seconds = time.process_time() - begin
     memory = {"packed": peak_memory(packed_step, *case), "dense": peak_memory(dense_step, *case)}
     print(f"peak memory: packed {memory['packed'] / 1e6:.0f} MB, dense {memory['dense'] / 1e6:.0f} MB", flush=True)
-    seconds, log_probs, gradients = {"packed": [], "dense": []}, {}, {}
+    sides = {"packed": packed_step, "dense": dense_step} | ({"grouped": grouped_step} if INSTALLED else {})
+    clock, log_probs, gradients = Clock(device), {}, {}
     for _ in range(rounds):
-        for name, step in (("packed", packed_step), ("dense", dense_step)):
-            took, log_probs[name] = run(step, *case)
-            seconds[name].append(took)
+        for name, step in sides.items():
+            log_probs[name] = clock.run(name, forward_backward, step, *case)
             gradients[name] = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-            print(f"{name:6} {took:8.2f} s", flush=True)
-    largest = max(g.abs().max().item() for g in gradients["dense"])
-    gaps = [(a - b).abs().max().item() for a, b in zip(gradients["packed"], gradients["dense"], strict=True)]
-    packed, dense = (statistics.median(seconds[name]) for name in ("packed", "dense"))
+    seconds, limit = clock.medians(), plan.row_tokens / plan.slots
+    gaps = {name: _gaps(log_probs, gradients, name) for name in sides if name != "dense"}
     return {
         "leaves": len(rows),
         "row_tokens": plan.row_tokens,
         "slots": plan.slots,
-        "token_ratio": plan.row_tokens / plan.slots,
-        "packed_s": packed,
-        "dense_s": dense,
-        "speedup": dense / packed,
-        "speedup_over_token_ratio": dense / packed / (plan.row_tokens / plan.slots),
-        "plan_share_of_step": plan_seconds / packed,
+        "token_ratio": limit,
+        "limit_of_cost": 1 / limit,
+        **{f"{name}_s": value for name, value in seconds.items()},
+        "speedup": seconds["dense"] / seconds["packed"],
+        "speedup_over_token_ratio": seconds["dense"] / seconds["packed"] / limit,
+        "plan_share_of_step": plan_seconds / seconds["packed"],
         "packed_peak_mb": memory["packed"] / 1e6,
         "dense_peak_mb": memory["dense"] / 1e6,
         "peak_memory_ratio": memory["packed"] / memory["dense"],
-        "max_logprob_gap": (log_probs["packed"] - log_probs["dense"]).abs().max().item(),
-        "max_grad_gap": max(gaps) / largest,
+        "max_logprob_gap": gaps["packed"][0],
+        "max_grad_gap": gaps["packed"][1],
+        **_grouped_figures(seconds, gaps, plan, prompt, rows),
     }
 
 
-def growth(module, model, sizes: dict, counts: list[int]) -> dict:
+def _gaps(log_probs: dict, gradients: dict, name: str) -> tuple[float, float]:
+    """Largest difference from the dense side: of a log-prob, and of a gradient as a share of the largest gradient."""
+    largest = max(g.abs().max().item() for g in gradients["dense"])
+    pairs = zip(gradients[name], gradients["dense"], strict=True)
+    gap = max((a - b).abs().max().item() for a, b in pairs) / largest
+    return (log_probs[name] - log_probs["dense"]).abs().max().item(), gap
+
+
+def _grouped_figures(seconds, gaps, plan, prompt, rows) -> dict:
+    if "grouped" not in gaps:
+        return {}
+    return {
+        "grouped_tokens": len(prompt.ids) + sum(map(len, rows)),
+        "grouped_speedup": seconds["dense"] / seconds["grouped"],
+        "grouped_token_ratio": plan.row_tokens / (len(prompt.ids) + sum(map(len, rows))),
+        "grouped_max_logprob_gap": gaps["grouped"][0],
+        "grouped_max_grad_gap": gaps["grouped"][1],
+    }
+
+
+def growth(module, model, device: str, sizes: dict, counts: list[int]) -> dict:
     """Packed milliseconds a slot with K = M = each of `counts`, and their ratio to the first."""
     figures = {}
     for count in counts:
         prompt, rows = make_rows(module.config, sizes | {"think_num": count, "answer_num": count})
         slots = build_plans([prompt], [0] * len(rows), rows)[0].slots
-        took, _ = run(packed_step, module, model, prompt, rows)
-        figures[f"ms_per_slot_{count}x{count}"] = 1000 * took / slots
-        print(f"K=M={count:2}: {len(rows):4} leaves {slots:6} slots {took:8.2f} s {1000 * took / slots:6.2f} ms a slot")
+        clock, name = Clock(device), f"K=M={count} {slots} slots"
+        clock.run(name, forward_backward, packed_step, module, model, prompt, rows)
+        figures[f"slots_{count}x{count}"] = slots
+        figures[f"ms_per_slot_{count}x{count}"] = 1000 * clock.medians()[name] / slots
     first = figures[f"ms_per_slot_{counts[0]}x{counts[0]}"]
     return figures | {f"growth_{n}x{n}": figures[f"ms_per_slot_{n}x{n}"] / first for n in counts[1:]}
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="gpu: random weights of the 3B model")
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each side, alternating; medians are printed")
-    parser.add_argument("--grow", type=int, nargs="+", metavar="K", help="packed only, with K = M = each of these")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    for name in PRESETS["cpu"]["sizes"]:
-        parser.add_argument(f"--{name}", type=int, help="default: the preset's")
-    args = parser.parse_args()
-    preset = PRESETS[args.preset]
-    if preset["device"] == "cuda" and not torch.cuda.is_available():
-        parser.error("--preset gpu needs a CUDA device and none is visible: use --preset cpu")
-    torch.set_num_threads(1)
-    sizes = {name: getattr(args, name) or value for name, value in preset["sizes"].items()}
-    module, model = build_model(preset)
-    print(
-        f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {preset['dtype']}, {sizes}", flush=True
-    )
-    figures = growth(module, model, sizes, args.grow) if args.grow else compare(module, model, sizes, args.rounds)
-    for name, value in figures.items():
-        print(f"{name:24} {value:.6g}")
-    if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+def measure(preset: dict, sizes: dict, args) -> dict:
+    module, model = prepared_model(preset)
+    print(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters", flush=True)
+    if args.grow:
+        return growth(module, model, preset["device"], sizes, args.grow)
+    return compare(module, model, preset["device"], sizes, args.rounds)
 
 
 if __name__ == "__main__":
-    main()
+    parser = parser_of(__doc__, rounds=1)
+    parser.add_argument("--grow", type=int, nargs="+", metavar="K", help="packed only, with K = M = each of these")
+    run(parser, measure)

@@ -1,0 +1,120 @@
+"""The model the benchmarks share: Qwen2.5-VL of a given size with random weights, and the demo's processor."""
+
+import statistics
+import time
+from pathlib import Path
+
+import torch
+from transformers import AutoProcessor, GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+PROCESSOR = Path(__file__).resolve().parents[1] / "demo" / "tiny_model"
+# Ids from here on stand for nothing in the demo's tokenizer, so random tokens never hit a special one.
+FIRST_FREE_ID = 1000
+
+PRESETS = {
+    "cpu": {
+        "text": {
+            "hidden_size": 512,
+            "num_hidden_layers": 8,
+            "num_attention_heads": 8,
+            "num_key_value_heads": 2,
+            "intermediate_size": 1376,
+            "vocab_size": 2048,
+            "mrope": [8, 12, 12],
+        },
+        "vision": {"hidden_size": 192, "depth": 6, "num_heads": 6, "intermediate_size": 512, "full": [2, 5]},
+        "sizes": {"think_num": 4, "answer_num": 4, "thought": 128, "answer": 32, "text_tokens": 60, "grid": 40},
+        "device": "cpu",
+        "dtype": "float32",
+    },
+    "gpu": {
+        "text": {
+            "hidden_size": 2048,
+            "num_hidden_layers": 36,
+            "num_attention_heads": 16,
+            "num_key_value_heads": 2,
+            "intermediate_size": 11008,
+            "vocab_size": 151936,
+            "mrope": [16, 24, 24],
+        },
+        "vision": {
+            "hidden_size": 1280,
+            "depth": 32,
+            "num_heads": 16,
+            "intermediate_size": 3420,
+            "full": [7, 15, 23, 31],
+        },
+        "sizes": {"think_num": 4, "answer_num": 4, "thought": 512, "answer": 64, "text_tokens": 60, "grid": 40},
+        "device": "cuda",
+        "dtype": "bfloat16",
+        "checkpointing": True,  # TRL's default; without it the dense side alone needs more than a large GPU has
+    },
+}
+
+
+def build_processor():
+    return AutoProcessor.from_pretrained(PROCESSOR)
+
+
+def build_model(preset: dict, processor) -> Qwen2_5_VLForConditionalGeneration:
+    """The preset's model in eval mode, its media ids those of the processor; the same weights at every call."""
+    text, vision = dict(preset["text"]), dict(preset["vision"])
+    mrope, tokenizer = text.pop("mrope"), processor.tokenizer
+    end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
+    text |= {"bos_token_id": None, "eos_token_id": end, "pad_token_id": pad, "tie_word_embeddings": True}
+    text |= {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6, "mrope_section": mrope}}
+    vision |= {"fullatt_block_indexes": vision.pop("full"), "out_hidden_size": text["hidden_size"]}
+    ids = {
+        f"{key}_id": tokenizer.convert_tokens_to_ids(f"<|{name}|>")
+        for key, name in (
+            ("image_token", "image_pad"),
+            ("video_token", "video_pad"),
+            ("vision_start_token", "vision_start"),
+            ("vision_end_token", "vision_end"),
+        )
+    }
+    config = Qwen2_5_VLConfig(text_config=text, vision_config=vision, tie_word_embeddings=True, **ids)
+    torch.manual_seed(0)
+    with torch.device(preset["device"]):
+        model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=getattr(torch, preset["dtype"])).eval()
+    model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    return model
+
+
+def write_to_the_limit(model, processor) -> None:
+    """Takes special tokens out of every sampling step of `model`, so that each rollout reaches its token limit.
+
+    In the output layer's forward, which trees and `generate` call alike; the fused head of the log-prob passes reads
+    the layer's weights only.
+    """
+    banned = torch.tensor(processor.tokenizer.all_special_ids, device=model.device)
+
+    def ban(layer, inputs, logits):
+        return logits.index_fill(-1, banned, float("-inf"))
+
+    model.lm_head.register_forward_hook(ban)
+
+
+class Clock:
+    """Medians of alternating runs: on a CPU in CPU seconds, which others on the machine disturb less, else in wall time."""
+
+    def __init__(self, device: str):
+        self.cuda = device == "cuda"
+        self.seconds: dict[str, list[float]] = {}
+        self.wall: dict[str, list[float]] = {}
+
+    def run(self, name: str, function, *arguments):
+        """`function(*arguments)`, timed under `name`; returns its result."""
+        begin = time.process_time(), time.perf_counter()
+        result = function(*arguments)
+        if self.cuda:
+            torch.cuda.synchronize()
+        wall = time.perf_counter() - begin[1]
+        seconds = wall if self.cuda else time.process_time() - begin[0]
+        self.seconds.setdefault(name, []).append(seconds)
+        self.wall.setdefault(name, []).append(wall)
+        print(f"{name:24} {seconds:8.2f} s ({wall:.2f} s of wall clock)", flush=True)
+        return result
+
+    def medians(self) -> dict[str, float]:
+        return {name: statistics.median(values) for name, values in self.seconds.items()}

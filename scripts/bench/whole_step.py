@@ -1,0 +1,104 @@
+"""One whole optimiser step (media, rollout, rewards, loss, update): ours against TRL's, alternately in one process.
+
+    python scripts/bench/whole_step.py --preset cpu --rounds 2 --json whole_step.json
+
+Both sides are complete trainers on equal models, one prompt with one picture a step: ours grows K thoughts x M answers,
+TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. What is timed is `train()` of
+one step, its start-up included. The full model trains, with AdamW.
+"""
+
+import dataclasses
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+from bench_cli import parser_of, run  # noqa: E402
+from bench_model import Clock, build_model, build_processor, write_to_the_limit  # noqa: E402
+from cases import FixedLengths, messages_of, question_of, write_pictures  # noqa: E402
+from datasets import Dataset  # noqa: E402
+from stock import ONE_STEP, stock_trainer, sum_reward  # noqa: E402
+
+from config.grpo_config import GRPOConfig  # noqa: E402
+from model.qwen_module import Qwen2_5VLModule  # noqa: E402
+from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from trainer.methods import METHODS  # noqa: E402
+
+PROMPTS = 4
+
+
+def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, folder) -> GRPOMATrainer:
+    """Our trainer on the same rows; its policy forks by length (see `FixedLengths`)."""
+    lengths = {"think_num": sizes["think_num"], "answer_num": sizes["answer_num"]}
+    policy = FixedLengths(**lengths, thought=sizes["thought"], answer=sizes["answer"])
+    METHODS["grpo_ma"] = dataclasses.replace(METHODS["grpo_ma"], policy=lambda args, warming_up: policy)
+    args = GRPOConfig(
+        output_dir=str(folder),
+        method="grpo_ma",
+        **lengths,
+        max_thought_length=sizes["thought"],
+        max_answer_length=sizes["answer"],
+        use_cpu=preset["device"] == "cpu",
+        bf16=preset["dtype"] == "bfloat16",
+        gradient_checkpointing=preset.get("checkpointing", False),
+        **ONE_STEP,
+    )
+    module = Qwen2_5VLModule(model.config)
+    module.processor = processor
+    return GRPOMATrainer(model, sum_reward, args, _dataset(rows), processing_class=processor, module=module)
+
+
+def _dataset(rows: list[dict]) -> Dataset:
+    records = []
+    for i, row in enumerate(rows):
+        record = {"id": f"bench-{i}", "question_type": "bench", "question": row["question"], "answer": 0, "videos": []}
+        record |= {"images": [row["image"]], "messages": messages_of(row["question"]), "extra": {}}
+        records.append({"prompt": row["question"], "record": json.dumps(record)})
+    return Dataset.from_list(records)
+
+
+def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
+    processor = build_processor()
+    models = [build_model(preset, processor) for _ in range(2)]
+    for model in models:
+        write_to_the_limit(model, processor)
+    module = Qwen2_5VLModule(models[0].config)
+    module.processor = processor
+    images = write_pictures(folder, sizes["grid"], PROMPTS)
+    question = question_of(module, images[0], sizes["text_tokens"] + 2)
+    rows = [{"question": question, "image": image} for image in images]
+    leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
+    ours = our_trainer(models[0], processor, rows, sizes, preset, folder)
+    stock = stock_trainer(models[1], processor, rows, leaves, length, preset, folder)
+    ours._sharing_checked = True  # a run checks its first micro-batch once, not every step
+
+    clock = Clock(preset["device"])
+    for _ in range(args.rounds):
+        clock.run("ours", ours.train)
+        clock.run("stock", stock.train)
+    seconds = clock.medians()
+    rollout = ours._rollout
+    prompt, tree = len(rollout.prompts[0].ids), rollout.trees[0].unique_tokens()
+    row_tokens = sum(prompt + len(rollout.completion(row)) for row in range(leaves))
+    return {
+        "leaves": leaves,
+        "row_tokens": row_tokens,
+        "unique_tokens": prompt + tree,
+        "token_ratio": row_tokens / (prompt + tree),
+        "limit_of_cost": (prompt + tree) / row_tokens,
+        "ours_s": seconds["ours"],
+        "stock_s": seconds["stock"],
+        "speedup": seconds["stock"] / seconds["ours"],
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        run(parser_of(__doc__, rounds=2), lambda *given: measure(*given, Path(folder)))
