@@ -70,7 +70,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=dtype,
         attn_implementation=model_args.attn_implementation,
-        quantization_config=model_args.quantization(),
+        quantization_config=model_args.quantization(dtype),
         min_pixels=model_args.min_pixels,
         max_pixels=model_args.max_pixels,
         revision=model_args.model_revision,

@@ -12,6 +12,7 @@ import trl
 
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.presets import PRESETS
+from config.ranges import check_ranges
 
 
 @dataclass
@@ -167,16 +168,7 @@ class GRPOConfig(trl.GRPOConfig):
             choices = self.__dataclass_fields__[name].metadata["choices"]
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
-        for name in _AT_LEAST_ONE:
-            if getattr(self, name) is not None and getattr(self, name) < 1:
-                raise ValueError(f"{name}={getattr(self, name)} must be at least 1")
-        if self.temperature <= 0:
-            raise ValueError(
-                f"temperature={self.temperature} must be above 0: greedy completions of a prompt are all the same, so "
-                "nothing can be learnt from comparing them"
-            )
-        if not self.thought_end.startswith("</") or not self.thought_end.endswith(">") or len(self.thought_end) < 4:
-            raise ValueError(f"thought_end={self.thought_end!r} must be a closing tag such as </think>")
+        check_ranges(self)
         if self.method == "grpo_ma" and self.think_num * self.answer_num < 2:
             raise ValueError(
                 "think_num=1 and answer_num=1 give a group of one completion, which has no advantage: set think_num or "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import trl
 from peft import LoraConfig
@@ -48,6 +48,10 @@ class GRPOModelConfig(trl.ModelConfig):
             )
         if self.lora_r < 1:
             raise ValueError(f"lora_r={self.lora_r} must be at least 1; for full fine-tuning set use_peft to false")
+        if not self.lora_alpha > 0:
+            raise ValueError(f"lora_alpha={self.lora_alpha} must be above 0: it scales the adapter, 0 switches it off")
+        if not 0 <= self.lora_dropout < 1:
+            raise ValueError(f"lora_dropout={self.lora_dropout} must be from 0 to below 1")
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
 
@@ -55,9 +59,9 @@ class GRPOModelConfig(trl.ModelConfig):
         """The dtype the weights are loaded in, by name."""
         return ("bfloat16" if bf16 else "float32") if self.dtype in (None, "auto") else self.dtype
 
-    def quantization(self):
-        """bitsandbytes settings for QLoRA (`load_in_4bit`, `load_in_8bit`), or None."""
-        return trl.get_quantization_config(self)
+    def quantization(self, dtype: str):
+        """bitsandbytes settings for QLoRA (`load_in_4bit`, `load_in_8bit`) that compute in `dtype`, or None."""
+        return trl.get_quantization_config(replace(self, dtype=dtype))
 
     def lora(self, module, model) -> LoraConfig | None:
         """The LoRA configuration on full module paths, or None for full fine-tuning."""

@@ -67,29 +67,39 @@ class RecipeParser(trl.TrlParser):
         try:
             with open(path, encoding="utf-8") as file:
                 recipe = yaml.load(file, Loader=_UniqueKeyLoader)
-        except OSError as error:
-            self.error(f"recipe {path} cannot be read: {error.strerror}")
+        except (OSError, UnicodeDecodeError) as error:
+            self.error(f"recipe {path} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}")
         except yaml.YAMLError as error:
             self.error(f"recipe {path} is not valid YAML: {' '.join(str(error).split())}")
         if not isinstance(recipe, dict):
             self.error(f"recipe {path} must be a YAML mapping of names to values, got {type(recipe).__name__}")
-        for key, value in (recipe.pop("env", None) or {}).items():
-            os.environ[key] = str(value)
-        known = {option for action in self._actions for option in action.option_strings}
+        env = recipe.pop("env", None) or {}
+        if not isinstance(env, dict) or not all(isinstance(key, str) and key for key in env):
+            self.error(f"recipe {path}: env is {env!r}: make it a mapping of variable names to values")
+        os.environ.update({key: str(value) for key, value in env.items()})
+        known = {option: action for action in self._actions for option in action.option_strings}
         words: list[str] = []
         for key, value in recipe.items():
             if f"--{key}" not in known:
                 self.error(f"recipe {path}: unknown key {key!r}{self._nearest(str(key))}")
             if value is None:
                 continue  # null keeps the default
-            values = value if isinstance(value, list) else [value]
-            words += [f"--{key}", *(json.dumps(v) if isinstance(v, (dict, list)) else str(v) for v in values)]
+            several = known[f"--{key}"].nargs in ("+", "*")
+            if isinstance(value, list) and not several:
+                self.error(f"recipe {path}: {key} takes one value, got a list: {value}")
+            texts = [_text(v) for v in (value if isinstance(value, list) else [value])]
+            # With = a value may start with a dash.
+            words += [f"--{key}", *texts] if several else [f"--{key}={texts[0]}"]
         return words
 
     def _nearest(self, name: str) -> str:
         names = [option[2:] for action in self._actions for option in action.option_strings if option.startswith("--")]
         match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
         return f": did you mean {match[0]}?" if match else ": --help lists all"
+
+
+def _text(value) -> str:
+    return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
 
 
 class _UniqueKeyLoader(yaml.SafeLoader):

@@ -28,6 +28,7 @@ _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
 _TRAILING_COMMA = re.compile(r"(?<![\s,\[{(]),(?=\s*[\]}])")
 # No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
+_CLOSING_TAG = re.compile(r"</[^\s<>/]+>")
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
@@ -37,8 +38,8 @@ def thought_tags(thought_end: str = "</think>") -> tuple[str, str]:
     >>> thought_tags("</analysis>")
     ('<analysis>', '</analysis>')
     """
-    if "/" not in thought_end:
-        raise ValueError(f"thought_end is {thought_end!r}: give a closing tag such as </think>.")
+    if not _CLOSING_TAG.fullmatch(thought_end) or thought_end == ANSWER_END:
+        raise ValueError(f"thought_end is {thought_end!r}: give a closing tag such as </think>, other than </answer>.")
     return thought_end.replace("/", "", 1), thought_end
 
 

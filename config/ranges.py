@@ -1,0 +1,44 @@
+"""Numbers that a run cannot work with, refused by name: NaN passes most comparisons and ends as weights of NaN."""
+
+from __future__ import annotations
+
+import math
+
+from task.answer_parsing import thought_tags
+from trainer.engines.sampling import Sampling
+
+AT_LEAST_ONE = (
+    "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
+    "rollout_prompts", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
+    "steps_per_generation", "num_iterations",
+)  # fmt: skip
+NOT_NEGATIVE = ("learning_rate", "beta", "answer_warmup_steps", "max_grad_norm", "weight_decay")
+
+
+def check_ranges(args) -> None:
+    """Raises ValueError, one sentence, for the first setting of a GRPOConfig outside its range; None passes."""
+    for name in AT_LEAST_ONE:
+        value = getattr(args, name)
+        if value is not None and not value >= 1:
+            raise ValueError(f"{name}={value} must be at least 1")
+    for name in NOT_NEGATIVE:
+        value = getattr(args, name)
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{name}={value} must be a finite number of at least 0")
+    if not args.temperature > 0:
+        raise ValueError(
+            f"temperature={args.temperature} must be above 0: greedy completions of a prompt are all the same, so "
+            "nothing can be learnt from comparing them"
+        )
+    Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
+    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+        raise ValueError(
+            f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no step at all: set one of "
+            "them above 0 (max_steps -1 leaves it to the epochs)"
+        )
+    try:
+        thought_tags(args.thought_end)
+    except ValueError:
+        raise ValueError(
+            f"thought_end={args.thought_end!r} must be a closing tag such as </think>, other than </answer>"
+        ) from None
