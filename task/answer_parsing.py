@@ -19,6 +19,7 @@ import unicodedata
 
 ANSWER_START, ANSWER_END = "<answer>", "</answer>"
 MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
+MOST_MARKS = 30  # accents and the like on one character
 FENCES = "`~"
 
 # Full-width forms (and the space of their width) lie 0xFEE0 above ASCII; minus and en dash; the spaces of typesetting.
@@ -139,7 +140,25 @@ def normal_text(text: str) -> str:
     >>> normal_text("  Garden   Phlox ")
     'garden phlox'
     """
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return " ".join(compatible(text).casefold().split())
+
+
+def compatible(text: str) -> str:
+    """Unicode NFKC, with no more than 30 marks on a character (Unicode's own limit for streams, UAX 15).
+
+    Python sorts the marks of a character by insertion, so a text of nothing but marks would cost a time that grows with
+    its square: half a minute for 100 kB.
+    """
+    if text.isascii():
+        return text
+    kept, marks = [], 0
+    for char in text:
+        # The first character it decomposes into: some marks are of class 0 themselves.
+        is_mark = unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
+        marks = marks + 1 if is_mark else 0
+        if marks <= MOST_MARKS:
+            kept.append(char)
+    return unicodedata.normalize("NFKC", "".join(kept))
 
 
 def _plain(text: str | None) -> str | None:

@@ -1,0 +1,119 @@
+"""Boxes [x1, y1, x2, y2], x to the right and y down: overlap, centre, distance, and the forms records give them in.
+
+The tasks that score boxes stand on this file; it is no task itself.
+"""
+
+import math
+
+from task.processing_utils import scale_bbox_xyxy
+
+FARTHEST = 1e6  # a number beyond this is no pixel
+XYWH = ("x", "y", "width", "height")
+FORMS = (
+    'a box [x1, y1, x2, y2], {"bbox_2d": [x1, y1, x2, y2], "label": text} or '
+    '{"x": , "y": , "width": , "height": }, or a list of such'
+)
+
+
+def iou(a, b) -> float:
+    """Intersection over union in [0, 1]; 0.0 where a box has no area or its corners are swapped.
+
+    >>> round(iou([182.0, 106.4, 364.0, 319.2], [182, 106, 364, 319]), 3)
+    0.997
+    """
+    if area(a) == 0.0 or area(b) == 0.0:
+        return 0.0
+    width = min(a[2], b[2]) - max(a[0], b[0])
+    height = min(a[3], b[3]) - max(a[1], b[1])
+    shared = max(width, 0.0) * max(height, 0.0)
+    return shared / (area(a) + area(b) - shared)
+
+
+def area(box) -> float:
+    """Width times height; 0.0 where a corner is swapped."""
+    return max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
+
+
+def centre(box) -> list[float]:
+    return [(box[0] + box[2]) / 2, (box[1] + box[3]) / 2]
+
+
+def distance(point, box) -> float:
+    """From a point to the nearest point of a box; 0.0 inside it and on its edge."""
+    dx = max(box[0] - point[0], point[0] - box[2], 0.0)
+    dy = max(box[1] - point[1], point[1] - box[3], 0.0)
+    return math.hypot(dx, dy)
+
+
+def true_objects(answer) -> list[dict]:
+    """A record's answer as [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...]; [] where nothing is there.
+
+    Raises ValueError for any other form, and for a box without area.
+
+    >>> true_objects({"x": 352.874, "y": 186.479, "width": 19.296, "height": 14.472})[0]["bbox_2d"][2]
+    372.17
+    """
+    if isinstance(answer, dict) or (isinstance(answer, list) and answer and _is_number(answer[0])):
+        answer = [answer]
+    if not isinstance(answer, list):
+        raise ValueError(f"the answer must be {FORMS}, got {_shown(answer)}.")
+    return [_true_object(one) for one in answer]
+
+
+def move_objects(answer, size_from, size_to) -> list[dict]:
+    """`true_objects` moved between two picture sizes (width, height)."""
+    objects = true_objects(answer)
+    return [one | {"bbox_2d": scale_bbox_xyxy(one["bbox_2d"], size_from, size_to)} for one in objects]
+
+
+def are_pixels(shapes) -> bool:
+    """True when no number of the points or boxes lies further out than any picture reaches."""
+    return all(abs(number) <= FARTHEST for shape in shapes for number in shape)
+
+
+def scale_suspect(shapes, size) -> bool:
+    """True when all numbers lie in [0, 1] or some lie outside the picture: probably another scale than pixels.
+
+    `shapes` are points or boxes, `size` is (width, height). Such answers are scored as they stand, and counted.
+    """
+    numbers = [number for shape in shapes for number in shape]
+    if not numbers:
+        return False
+    beyond = any(number > size[place % 2] for shape in shapes for place, number in enumerate(shape))
+    return beyond or min(numbers) < 0 or max(numbers) <= 1
+
+
+def processed_size(kw) -> tuple:
+    """(width, height) of the processed picture; ValueError for a record without one."""
+    if kw.get("processed_size") is None:
+        name = kw.get("question_type", "this task")
+        raise ValueError(f"record {kw.get('id')}: {name} scores places in a picture: give the record an image.")
+    return kw["processed_size"]
+
+
+def _true_object(one) -> dict:
+    label = one.get("label") if isinstance(one, dict) else None
+    box = one
+    if isinstance(one, dict):
+        box = one.get("bbox_2d") if "bbox_2d" in one else [one.get(key) for key in XYWH]
+    if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)) or not _is_label(label):
+        raise ValueError(f"the answer must be {FORMS}, got {_shown(one)}.")
+    box = [float(number) for number in box]
+    if isinstance(one, dict) and "bbox_2d" not in one:
+        box = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
+    if area(box) == 0.0 or not are_pixels([box]):
+        raise ValueError(f"the box {_shown(box)} has no area in pixels: x1 < x2 and y1 < y2 are needed.")
+    return {"bbox_2d": box, "label": label}
+
+
+def _is_number(value) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _is_label(value) -> bool:
+    return value is None or (isinstance(value, str) and value.strip() != "")
+
+
+def _shown(value) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,191 @@
+"""A need in words ("I am thirsty"), and the object that meets it: a place in the picture, or one of several choices.
+
+Data: any record in one of three forms. It fits data made for demand-driven navigation (arXiv 2309.08138: needs, and the
+kinds of object that meet them), once the objects are marked in pictures or listed as choices.
+
+- places: the answer is one or more boxes, each an object that meets the need (any of them will do);
+- points: the answer is {"point_2d": [x, y]}, or a list of such;
+- choices: the record has "choices", a list of texts, and the answer is the letter of one (A is the first) or its text.
+
+The choices stand in the question too, with their letters: the model sees nothing else.
+
+Reward for a predicted point: exp(-gap / (0.1 * diagonal)), the gap being the distance to the nearest true box or point
+in the processed picture, 0 inside a box. For a predicted box: its overlap (IoU) with the best true box; where points
+are true, the point at its centre. Several places are no answer. For choices: 1 for the right one, else 0; naming
+several is no answer. Metric `success`: the point, or the centre of the box, lies in a true box (within 0.05 * diagonal
+of a true point), or the choice is right.
+"""
+
+import math
+import re
+from statistics import fmean
+
+from task.answer_parsing import answer_text, normal_text, parse_boxes, parse_points, split_completion
+from task.boxes import are_pixels, centre, distance, iou, move_objects, processed_size, scale_suspect, true_objects
+from task.processing_utils import scale_points
+
+REWARD_SCALE = 0.1  # a gap of a tenth of the diagonal scores exp(-1)
+NEAR_A_POINT = 0.05  # of the diagonal
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+LETTERED = re.compile(r"\(?([a-z])(?:\)|\.|:)?(?: (.*))?", re.DOTALL)  # "b", "(b)", "b. a lamp"
+
+TASK_CONFIG = {
+    "task_type": "demand-prediction",
+    "grpo_template": (
+        "{Question} First think inside <think> </think>, then say what meets this need inside <answer> </answer>: "
+        "a point on it as [x, y] in pixels of the picture, or the letter where choices are given."
+    ),
+    "description": "the object that meets a need: a point or box in the picture, or a choice",
+    "input_format": "a need in words, with a picture or with lettered choices",
+    "output_format": "[x, y], or [x1, y1, x2, y2], or a letter",
+    "frame": "processed",
+}
+
+SELF_TEST = {
+    "record": {
+        "question_type": "demand-prediction",
+        "question": "I am thirsty.",
+        "answer": [{"bbox_2d": [320, 240, 400, 300], "label": "cup"}],
+    },
+    "right": "<think>a cup</think><answer>[360, 270]</answer>",
+    "wrong": "<think>a wall</think><answer>[0, 0, 40, 40]</answer>",
+}
+
+
+def format_reward(completion, sol, **kw):
+    """1.0 for exactly one thought and one answer block, the answer one place or one choice as asked; else 0.0."""
+    parts = split_completion(completion, kw.get("thought_end", "</think>"))
+    return float(parts is not None and _prediction_in(parts[1], _choices(kw)) is not None)
+
+
+def accuracy_reward(completion, sol, **kw):
+    """(score in [0, 1], {"success", "parse_fail", "scale_suspect": 0 or 1}); None without a true answer."""
+    if sol is None:
+        return None
+    choices = _choices(kw)
+    truth = _true_choice(sol, choices, kw) if choices else _true_places(sol, kw)
+    size = None if choices else processed_size(kw)
+    prediction = parse_answer(completion, **kw)
+    if prediction is None:
+        return 0.0, {"success": 0, "parse_fail": 1, "scale_suspect": 0}
+    score, success = _scored(prediction, truth, size)
+    suspect = size is not None and scale_suspect([prediction], size)
+    return score, {"success": int(success), "parse_fail": 0, "scale_suspect": int(suspect)}
+
+
+def process_answer(answer, size_from, size_to):
+    """Moves boxes or points between two picture sizes; the letter or text of a choice stays."""
+    if isinstance(answer, str):
+        return answer
+    if _holds_points(answer):
+        return [{"point_2d": point} for point in scale_points(_points(answer), size_from, size_to)]
+    return move_objects(answer, size_from, size_to)
+
+
+def parse_answer(completion, **kw):
+    """The predicted point [x, y] or box [x1, y1, x2, y2] in the processed picture, or the choice's letter; or None."""
+    return _prediction_in(answer_text(completion, kw.get("thought_end", "</think>")), _choices(kw))
+
+
+def compute_metrics(predictions, **kw):
+    """success and parse_failure_rate: means over the predictions with a true answer. scale_suspect is a count."""
+    rows = [row for row in predictions if row["status"] != "load_error" and row["sol"] is not None]
+    if not rows:
+        return {}
+    successes, suspects = [], 0
+    for row in rows:
+        choices = _choices(row)
+        truth = _true_choice(row["sol"], choices, row) if choices else _true_places(row["sol"], row)
+        prediction, size = row["prediction"], row["processed_size"]
+        successes.append(prediction is not None and _scored(prediction, truth, size)[1])
+        suspects += bool(prediction and not choices and scale_suspect([prediction], size))
+    return {
+        "success": fmean(successes),
+        "parse_failure_rate": fmean(row["prediction"] is None for row in rows),
+        "scale_suspect": float(suspects),
+    }
+
+
+def _scored(prediction, truth, size) -> tuple[float, bool]:
+    """(reward, success) of a readable prediction."""
+    if isinstance(prediction, str):
+        return float(prediction == truth), prediction == truth
+    boxes, points = truth
+    diagonal = math.hypot(*size)
+    point = prediction if len(prediction) == 2 else centre(prediction)
+    inside = any(distance(point, box) == 0.0 for box in boxes)
+    gap = min([distance(point, box) for box in boxes] + [math.dist(point, one) for one in points])
+    success = inside or any(math.dist(point, one) <= NEAR_A_POINT * diagonal for one in points)
+    if len(prediction) == 4 and boxes:
+        return max(iou(prediction, box) for box in boxes), success
+    return math.exp(-gap / (REWARD_SCALE * diagonal)), success
+
+
+def _prediction_in(answer, choices):
+    if choices:
+        return _choice_in(answer, choices)
+    for parse in (parse_points, parse_boxes):
+        shapes = parse(answer)
+        if shapes and len(shapes) == 1 and are_pixels(shapes):
+            return shapes[0]
+    return None
+
+
+def _choice_in(answer, choices) -> str | None:
+    """The letter of the one choice an answer names, by letter, by text, or by both where they agree.
+
+    >>> _choice_in("(B) A lamp.", ["a cup", "a lamp"])
+    'B'
+    """
+    text = _bare(answer or "")
+    texts = [_bare(choice) for choice in choices]
+    if texts.count(text) == 1:
+        return LETTERS[texts.index(text)].upper()
+    match = LETTERED.fullmatch(text)
+    if not match or LETTERS.index(match[1]) >= len(choices):
+        return None
+    number = LETTERS.index(match[1])
+    return match[1].upper() if match[2] is None or _bare(match[2]) == texts[number] else None
+
+
+def _bare(text: str) -> str:
+    """Comparable, without a full stop at the end."""
+    return normal_text(text).removesuffix(".").strip() or normal_text(text)
+
+
+def _choices(kw) -> list[str] | None:
+    choices = ((kw.get("record") or {}).get("extra") or {}).get("choices")
+    if choices is None:
+        return None
+    good = isinstance(choices, list) and 2 <= len(choices) <= len(LETTERS)
+    if not good or not all(isinstance(choice, str) and choice.strip() for choice in choices):
+        raise ValueError(f"record {kw.get('id')}: choices {choices!r} must be a list of 2 to 26 texts.")
+    return choices
+
+
+def _true_choice(sol, choices, kw) -> str:
+    letter = _choice_in(sol, choices) if isinstance(sol, str) else None
+    if letter is None:
+        raise ValueError(f"record {kw.get('id')}: answer {sol!r} must be the letter or the text of one choice.")
+    return letter
+
+
+def _true_places(sol, kw) -> tuple[list, list]:
+    """(boxes, points), one of the two empty."""
+    if _holds_points(sol):
+        return [], scale_points(_points(sol), (1, 1), (1, 1))  # checked
+    boxes = [one["bbox_2d"] for one in true_objects(sol)]
+    if not boxes:
+        raise ValueError(f"record {kw.get('id')}: the answer holds no place: give at least one box or point.")
+    return boxes, []
+
+
+def _holds_points(answer) -> bool:
+    one = answer[0] if isinstance(answer, list) and answer else answer
+    return isinstance(one, dict) and "point_2d" in one
+
+
+def _points(answer) -> list:
+    """The points of an answer in this form; None stands where one of them is something else."""
+    items = answer if isinstance(answer, list) else [answer]
+    return [one.get("point_2d") if isinstance(one, dict) else None for one in items]

@@ -1,0 +1,201 @@
+"""Which objects are where: one box for a described object, or every box of the kinds asked for, or none.
+
+Data: RefCOCO, RefCOCO+ and RefCOCOg (Apache-2.0 code, annotations on COCO pictures), COCO (annotations CC BY 4.0, the
+pictures under their owners' Flickr terms), and any record whose answer is boxes. The model writes pixels of the
+processed picture, as Qwen2.5-VL does. An answer of [] says that the picture shows nothing of the kind.
+
+Reward: boxes are matched one to one so that the summed intersection over union is largest (Kuhn, 1955: assignment);
+where true objects have labels, only equal ones match. The sum is divided by the larger of the two counts, so a missing
+box, an extra one and the same box twice all cost. Nothing to find: [] scores 1, anything else 0.
+
+Metrics: that score, the share of single objects found at IoU 0.5 (RefCOCO's accuracy), precision, recall and F1 at 0.5,
+and COCO's average precision by pycocotools. A model gives no confidence, so every box has the confidence 1.
+"""
+
+import contextlib
+import io
+import sys
+from statistics import fmean
+
+from task.answer_parsing import answer_text, normal_text, parse_boxes, parse_value, split_completion
+from task.boxes import are_pixels, iou, move_objects, processed_size, scale_suspect, true_objects
+
+MAX_OBJECTS = 100  # COCO's own limit of detections a picture; a longer list is no answer
+
+TASK_CONFIG = {
+    "task_type": "object-detection",
+    "grpo_template": (
+        "{Question} First think inside <think> </think>, then give the boxes inside <answer> </answer> as "
+        '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...] in pixels of the picture, or [] if there is none.'
+    ),
+    "description": "boxes with labels, matched one to one, scored by overlap",
+    "input_format": "one picture and what to find in words",
+    "output_format": '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...], or bare boxes where labels do not count',
+    "frame": "processed",
+}
+
+SELF_TEST = {
+    "record": {
+        "question_type": "object-detection",
+        "question": "Find every cup and every lamp.",
+        "answer": [
+            {"bbox_2d": [160, 120, 320, 240], "label": "cup"},
+            {"bbox_2d": [400, 240, 480, 360], "label": "lamp"},
+        ],
+    },
+    "right": '<think>two</think><answer>[{"bbox_2d": [402.5, 238, 483, 357], "label": "lamp"}, '
+    '{"bbox_2d": [161, 119, 322, 238], "label": "cup"}]</answer>',
+    "wrong": "<think>none</think><answer>[]</answer>",
+}
+
+
+def format_reward(completion, sol, **kw):
+    """1.0 for exactly one thought and one answer block, the answer 0 to 100 boxes; else 0.0."""
+    parts = split_completion(completion, kw.get("thought_end", "</think>"))
+    return float(parts is not None and _objects_in(parts[1]) is not None)
+
+
+def accuracy_reward(completion, sol, **kw):
+    """(score in [0, 1], {"boxes": how many, "parse_fail", "scale_suspect": 0 or 1}); None without a true answer."""
+    if sol is None:
+        return None
+    truth, size = true_objects(sol), processed_size(kw)
+    found = parse_answer(completion, **kw)
+    if found is None:
+        return 0.0, {"boxes": 0, "parse_fail": 1, "scale_suspect": 0}
+    suspect = scale_suspect([one["bbox_2d"] for one in found], size)
+    return match_score(found, truth), {"boxes": len(found), "parse_fail": 0, "scale_suspect": int(suspect)}
+
+
+def process_answer(answer, size_from, size_to):
+    """Moves the true boxes, in any form of `true_objects`, between two picture sizes."""
+    return move_objects(answer, size_from, size_to)
+
+
+def parse_answer(completion, **kw):
+    """The predicted objects [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...], or None. [] is an answer."""
+    return _objects_in(answer_text(completion, kw.get("thought_end", "</think>")))
+
+
+def match_score(found, truth) -> float:
+    """Summed overlap of the best one-to-one matching, over the larger number of objects; 1.0 for none of none."""
+    if not found and not truth:
+        return 1.0
+    return sum(matched_overlaps(found, truth)) / max(len(found), len(truth))
+
+
+def matched_overlaps(found, truth) -> list[float]:
+    """The overlap of each matched pair; every object is in one pair at most."""
+    if not found or not truth:
+        return []
+    from scipy.optimize import linear_sum_assignment
+
+    table = [[_overlap(one, true) for true in truth] for one in found]
+    return [table[i][j] for i, j in zip(*linear_sum_assignment(table, maximize=True), strict=True)]
+
+
+def compute_metrics(predictions, **kw):
+    """Means over the predictions with a true answer; an unreadable answer counts as no box. scale_suspect is a count.
+
+    Left out where nothing is to be measured: accuracy_50 without single objects, empty_accuracy without empty pictures,
+    ap and ap_50 without any true box or without pycocotools (said on stderr).
+    """
+    rows = [row for row in predictions if row["status"] != "load_error" and row["sol"] is not None]
+    if not rows:
+        return {}
+    pairs = [(row["prediction"], true_objects(row["sol"])) for row in rows]
+    overlaps = [matched_overlaps(found or [], truth) for found, truth in pairs]
+    hits = sum(overlap >= 0.5 for one in overlaps for overlap in one)
+    predicted, true = sum(len(found or []) for found, _ in pairs), sum(len(truth) for _, truth in pairs)
+    singles = [max(o, default=0.0) for o, (found, truth) in zip(overlaps, pairs, strict=True) if len(truth) == 1]
+    empty = [found == [] for found, truth in pairs if not truth]
+    suspects = [
+        found and scale_suspect([one["bbox_2d"] for one in found], row["processed_size"])
+        for (found, _), row in zip(pairs, rows, strict=True)
+    ]
+    metrics = {
+        "match_score": fmean(0.0 if found is None else match_score(found, truth) for found, truth in pairs),
+        "precision_50": hits / predicted if predicted else 0.0,
+        "recall_50": hits / true if true else 0.0,
+        "f1_50": 2 * hits / (predicted + true) if predicted + true else 1.0,
+        "parse_failure_rate": fmean(found is None for found, _ in pairs),
+        "scale_suspect": float(sum(map(bool, suspects))),
+    }
+    metrics |= {"accuracy_50": fmean(overlap >= 0.5 for overlap in singles)} if singles else {}
+    metrics |= {"empty_accuracy": fmean(empty)} if empty else {}
+    return metrics | (average_precision(pairs) if true else {})
+
+
+def average_precision(pairs) -> dict[str, float]:
+    """COCO's AP over IoU 0.5 to 0.95 and at 0.5, from (predicted or None, true) objects of each picture.
+
+    {} with a sentence on stderr where pycocotools is not installed.
+    """
+    try:
+        from pycocotools.coco import COCO
+        from pycocotools.cocoeval import COCOeval
+    except ImportError:
+        print("object-detection: ap and ap_50 are left out: pip install pycocotools for them.", file=sys.stderr)
+        return {}
+    pairs = [(_named_as(found or [], truth), truth) for found, truth in pairs]
+    names = sorted({_name(one) for _, truth in pairs for one in truth})
+    if not any(_name(one) in names for found, _ in pairs for one in found):
+        return {"ap": 0.0, "ap_50": 0.0}  # pycocotools fails without a detection
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
+        truth = COCO()
+        truth.dataset = {
+            "info": {},
+            "images": [{"id": number} for number in range(len(pairs))],
+            "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
+            "annotations": _coco([true for _, true in pairs], names),
+        }
+        truth.createIndex()
+        found = truth.loadRes(_coco([found for found, _ in pairs], names))
+        evaluation = COCOeval(truth, found, "bbox")
+        evaluation.evaluate()
+        evaluation.accumulate()
+        evaluation.summarize()
+    return {"ap": float(evaluation.stats[0]), "ap_50": float(evaluation.stats[1])}
+
+
+def _coco(pictures, names) -> list[dict]:
+    """Objects of each picture as COCO annotations; kinds that no picture truly shows are left out, as COCO does."""
+    annotations = []
+    for number, objects in enumerate(pictures):
+        for one in objects:
+            x1, y1, x2, y2 = one["bbox_2d"]
+            box = [x1, y1, max(x2 - x1, 0.0), max(y2 - y1, 0.0)]
+            if _name(one) in names:
+                kind = {"image_id": number, "category_id": names.index(_name(one)), "id": len(annotations) + 1}
+                annotations.append(kind | {"bbox": box, "area": box[2] * box[3], "iscrowd": 0, "score": 1.0})
+    return annotations
+
+
+def _named_as(found, truth) -> list[dict]:
+    """The predictions, without their labels where the true objects of the picture have none and labels do not count."""
+    without = truth and all(one["label"] is None for one in truth)
+    return [one | {"label": None} for one in found] if without else found
+
+
+def _name(one) -> str:
+    return normal_text(one["label"]) if one["label"] else ""
+
+
+def _overlap(one, true) -> float:
+    if true["label"] is not None and _name(one) != _name(true):
+        return 0.0
+    return iou(one["bbox_2d"], true["bbox_2d"])
+
+
+def _objects_in(answer):
+    boxes = parse_boxes(answer)
+    if boxes is None or len(boxes) > MAX_OBJECTS or not are_pixels(boxes):
+        return None
+    value = parse_value(answer)
+    items = value if isinstance(value, list) and len(value) == len(boxes) else [value]
+    labels = [item.get("label") if isinstance(item, dict) else None for item in items]
+    labels += [None] * (len(boxes) - len(labels))
+    return [
+        {"bbox_2d": box, "label": label if isinstance(label, str) else None}
+        for box, label in zip(boxes, labels, strict=True)
+    ]

@@ -1,0 +1,182 @@
+"""A question about the text in a picture, answered in a few words.
+
+Data: TextVQA (CC BY 4.0), ST-VQA, DocVQA, OCR-VQA, ChartQA (see their pages for the pictures' terms), and any record
+whose answer is a text, a number, or a list of references of which any will do. A plain text is one reference.
+
+Reward: ANLS (Biten et al., 2019), the best over the references of 1 - NL, NL being the edit distance over the longer
+length, and 0 where NL reaches 0.5. So a text that merely contains the answer, or lists all of them, does not win.
+
+Case: white space at the ends and repeated white space never count; case does not count, unless the record has
+"case_sensitive": true. Exact match: equal after this, and after quotes, brackets and the marks that end a sentence are
+taken off the ends of words, unless that would leave nothing (signs stay: -5 is not 5). Relaxed match (Masry et al.,
+2022): exact, or both are numbers (a % sign or thousands commas allowed) and at most 5 % apart. Articles and number
+words are left as they are.
+"""
+
+import math
+import re
+from statistics import fmean
+
+from task.answer_parsing import answer_text, compatible, normal_text, split_completion
+
+MAX_CHARS = 2_000  # a longer text is no short answer
+ANLS_THRESHOLD = 0.5
+RELAXED_TOLERANCE = 0.05
+OPENING, CLOSING = "\"'([{", "\"')]}.,;:!?"
+NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?%?|[-+]?\.[0-9]+%?")
+
+TASK_CONFIG = {
+    "task_type": "ocr-vqa",
+    "grpo_template": (
+        "{Question} First think inside <think> </think>, then give the answer in as few words as possible "
+        "inside <answer> </answer>."
+    ),
+    "description": "a short text read from a picture, scored by edit distance to the nearest reference (ANLS)",
+    "input_format": "one or more pictures and a question about the text in them",
+    "output_format": "a few words, spelt as in the picture",
+    "frame": "none",
+}
+
+SELF_TEST = {
+    "record": {"question_type": "ocr-vqa", "question": "When does it open?", "answer": ["10:30 AM", "half past ten"]},
+    "right": "<think>the sign says so</think><answer>10:30 am</answer>",
+    "wrong": "<think>a guess</think><answer>never on Sundays</answer>",
+}
+
+
+def format_reward(completion, sol, **kw):
+    """1.0 for exactly one thought and one answer block with 1 to 2,000 characters; else 0.0."""
+    parts = split_completion(completion, kw.get("thought_end", "</think>"))
+    return float(parts is not None and 0 < len(parts[1].strip()) <= MAX_CHARS)
+
+
+def accuracy_reward(completion, sol, **kw):
+    """(ANLS in [0, 1], {"exact", "relaxed", "parse_fail": 0 or 1}); None without a reference."""
+    if sol is None:
+        return None
+    wanted, case = references(sol, kw.get("id")), _case_sensitive(kw)
+    answer = parse_answer(completion, **kw)
+    if answer is None:
+        return 0.0, {"exact": 0, "relaxed": 0, "parse_fail": 1}
+    exact, relaxed = exact_match(answer, wanted, case), relaxed_match(answer, wanted, case)
+    return anls(answer, wanted, case), {"exact": int(exact), "relaxed": int(relaxed), "parse_fail": 0}
+
+
+def parse_answer(completion, **kw):
+    """The answer as written, or None when there is none or it is too long."""
+    answer = answer_text(completion, kw.get("thought_end", "</think>"))
+    return answer if answer is not None and len(answer) <= MAX_CHARS else None
+
+
+def compute_metrics(predictions, **kw):
+    """anls, exact, relaxed and parse_failure_rate, means over the predictions that have a reference."""
+    rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
+    if not rows:
+        return {}
+    metrics = {}
+    for name, measure in MEASURES.items():
+        scores = [
+            measure(row["prediction"], references(row["answer"], row["id"]), _case_sensitive(row))
+            for row in rows
+            if row["prediction"] is not None
+        ]
+        metrics[name] = sum(scores) / len(rows)
+    return metrics | {"parse_failure_rate": fmean(row["prediction"] is None for row in rows)}
+
+
+def references(answer, record_id=None) -> list[str]:
+    """The references of a record; ValueError where there is none or one is empty.
+
+    >>> references("black"), references(["10:30 AM", 12])
+    (['black'], ['10:30 AM', '12'])
+    """
+    given = answer if isinstance(answer, list) else [answer]
+    wanted = [str(one) for one in given if isinstance(one, str | int | float)]
+    if not wanted or len(wanted) < len(given) or not all(one.strip() for one in wanted):
+        raise ValueError(
+            f"record {record_id}: answer {answer!r} must be a text or a list of texts, none of them empty."
+        )
+    return wanted
+
+
+def anls(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
+    """Average normalised Levenshtein similarity of one answer: the best over the references.
+
+    >>> anls("10:30am", ["10:30 AM"])
+    0.875
+    """
+    return max(_similarity(_comparable(answer, case_sensitive), _comparable(one, case_sensitive)) for one in wanted)
+
+
+def exact_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
+    """Equal to a reference, punctuation at the ends of words aside: "Black." is "black"."""
+    bare = _without_punctuation(_comparable(answer, case_sensitive))
+    return bare != "" and any(bare == _without_punctuation(_comparable(one, case_sensitive)) for one in wanted)
+
+
+def relaxed_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
+    """An exact match, or a number at most 5 % away from a reference that is a number (from 0: equal)."""
+    number, targets = _number(answer), [_number(one) for one in wanted]
+    near = number is not None and any(
+        target is not None and abs(number - target) <= RELAXED_TOLERANCE * abs(target) for target in targets
+    )
+    return near or exact_match(answer, wanted, case_sensitive)
+
+
+MEASURES = {"anls": anls, "exact": exact_match, "relaxed": relaxed_match}
+
+
+def _similarity(a: str, b: str) -> float:
+    longer = max(len(a), len(b))
+    # The distance is at least the difference in length: most wrong answers cost nothing.
+    if longer == 0 or abs(len(a) - len(b)) >= ANLS_THRESHOLD * longer:
+        return 0.0
+    distance = edit_distance(a, b) / longer
+    return 1.0 - distance if distance < ANLS_THRESHOLD else 0.0
+
+
+def edit_distance(a: str, b: str) -> int:
+    """The least number of characters inserted, deleted or replaced that turns one text into the other (Levenshtein).
+
+    By the bit vectors of Myers (1999) and Hyyrö (2003): one step a character of `b`, all of `a` at once.
+
+    >>> edit_distance("coca cola", "coca-cola"), edit_distance("kitten", "sitting")
+    (1, 3)
+    """
+    if not a or not b:
+        return len(a) or len(b)
+    full, last = (1 << len(a)) - 1, 1 << (len(a) - 1)
+    places: dict[str, int] = {}
+    for place, char in enumerate(a):
+        places[char] = places.get(char, 0) | 1 << place
+    more, less, distance = full, 0, len(a)  # where the column's next entry is one more, or one less, than this one
+    for char in b:
+        equal = places.get(char, 0)
+        diagonal = (((equal & more) + more) ^ more) | equal | less
+        right_more, right_less = less | ~(diagonal | more) & full, more & diagonal
+        distance += bool(right_more & last) - bool(right_less & last)
+        right_more, right_less = (right_more << 1 | 1) & full, (right_less << 1) & full
+        more, less = right_less | ~(diagonal | right_more) & full, right_more & diagonal
+    return distance
+
+
+def _case_sensitive(kw) -> bool:
+    return bool(((kw.get("record") or {}).get("extra") or {}).get("case_sensitive"))
+
+
+def _comparable(text: str, case_sensitive: bool) -> str:
+    return " ".join(compatible(text).split()) if case_sensitive else normal_text(text)
+
+
+def _without_punctuation(text: str) -> str:
+    """Punctuation at the ends of words taken off; the text itself where nothing would be left."""
+    words = [word.lstrip(OPENING).rstrip(CLOSING) for word in text.split()]
+    return " ".join(word for word in words if word) or text
+
+
+def _number(text: str) -> float | None:
+    text = text.strip().removeprefix("$").strip()
+    if not NUMBER.fullmatch(text):
+        return None
+    number = float(text.removesuffix("%").replace(",", ""))
+    return number if math.isfinite(number) else None
