@@ -260,11 +260,6 @@ class GRPOConfig(trl.GRPOConfig):
 
 _NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
 
-_AT_LEAST_ONE = (
-    "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
-    "rollout_prompts", "per_device_train_batch_size",
-)  # fmt: skip
-
 _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
     "importance_sampling_level": ("token", "sequence"),

@@ -1,4 +1,4 @@
-"""Settings nobody should train with, and recipes nobody should write: each is refused in one sentence, before any work."""
+"""Settings nobody should train with, and recipes nobody should write: one sentence each, before any work."""
 
 import pytest
 
