@@ -379,7 +379,7 @@ class GRPOMATrainer(GRPOTrainer):
             for task, values in summary.items()
             for name, value in values.items()
         }
-        self.log(dict(metrics))
+        super(GRPOTrainer, self).log(dict(metrics))  # TRL's own would empty the training metrics into this entry
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
