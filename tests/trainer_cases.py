@@ -181,7 +181,7 @@ def demo_rows(count: int, **changes):
     return rows_from_records([json.loads(line) | changes for line in lines], load_tasks(), image_root=str(data))
 
 
-def vlm_trainer(tiny_vlm, folder, rows=2, reward=length_reward, lora=True, vision=False, **changes) -> GRPOMATrainer:
+def vlm_trainer(tiny_vlm, folder, rows=2, reward=length_reward, lora=True, vision=False, eval_rows=None, **changes):
     """A trainer on a copy of the shipped Qwen2.5-VL: LoRA of rank 4, or whole weights."""
     module, model, processor = tiny_vlm
     model = copy.deepcopy(model)
@@ -194,6 +194,7 @@ def vlm_trainer(tiny_vlm, folder, rows=2, reward=length_reward, lora=True, visio
         reward_funcs=reward,
         args=settings(folder, **changes),
         train_dataset=demo_rows(rows) if isinstance(rows, int) else rows,
+        eval_dataset=eval_rows,
         tasks=load_tasks(),
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules=target, task_type="CAUSAL_LM") if lora else None,
     )
