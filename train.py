@@ -6,27 +6,29 @@ On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's
 """
 
 import sys
+import traceback
 import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
-from _root import locate, use_checkout
+from _root import PACKAGES, locate, use_checkout
 
-use_checkout()
+ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from config.model_config import GRPOModelConfig  # noqa: E402
+from config.output import check_reporters, checkpoint_to_resume, make_output  # noqa: E402
 from config.parser import RecipeParser  # noqa: E402
 from config.script_arguments import GRPOScriptArguments  # noqa: E402
 from config.startup import print_model, print_prompt, print_settings  # noqa: E402
-from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
-from dataset.media import MediaError  # noqa: E402
+from dataset.dataset_grpo import build_dataset, question_types, read_row  # noqa: E402
 from model.checkpoints import load_policy, trainable_report  # noqa: E402
-from model.reward_func import task_rewards  # noqa: E402
+from model.record_check import check_record  # noqa: E402
+from model.reward_func import RewardError, task_rewards  # noqa: E402
+from model.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.prompts import PromptError  # noqa: E402
 from trainer.tree_attention import language_attention  # noqa: E402
 
 
@@ -34,23 +36,40 @@ def main() -> None:
     parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
     script, args, model_args = parser.parse()
     try:
+        checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
         trainer = build(script, args, model_args, parser.provenance)
     except ValueError as error:
         parser.error(str(error))
     try:
-        trainer.train(resume_from_checkpoint=args.resume_from_checkpoint)
-    except (MediaError, PromptError) as error:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except (ValueError, RewardError) as error:
+        if not raised_here(error):
+            raise
         parser.error(str(error))
+    skipped = trainer.encoder.skipped
+    failed = [entry["rollout/failed_share"] for entry in trainer.state.log_history if "rollout/failed_share" in entry]
+    if failed and min(failed) == 1:
+        parser.error(
+            f"nothing was trained or saved: every prompt was skipped, such as {next(iter(skipped.values()), '')}"
+        )
     trainer.save_model()
     trainer.save_state()
     if trainer.accelerator.is_main_process:
-        print(f"saved to {args.output_dir}")
+        print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
+
+
+def raised_here(error: Exception) -> bool:
+    """Whether one of the project's packages raised it, so that it is a sentence for users and needs no traceback."""
+    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
+    return file.is_relative_to(ROOT) and file.relative_to(ROOT).parts[0] in PACKAGES
 
 
 def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer:
     """The trainer, with everything a user should see before the first step printed by the first process."""
     if not script.dataset_name:
         raise ValueError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
+    make_output(args.output_dir)
+    check_reporters(args.report_to)
     tasks = load_tasks()
     data = {
         "thought_end": args.thought_end,
@@ -63,6 +82,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     )
     train_dataset = build_dataset(manifests, tasks, **data)
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
+    check_rewards([tasks[name] for name in question_types(train_dataset, eval_dataset)], args.thought_end)
 
     dtype = model_args.resolve_dtype(args.bf16)
     module, model, processor = load_policy(
@@ -96,6 +116,9 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         print_model(trainable_report(trainer.model, module), dtype, language_attention(model), processor)
         row = train_dataset[0]
         prompt = trainer.encoder.encode(row)
+        if prompt is not None:
+            record, sizes = read_row(row), [[*prompt.image_sizes, None][0], [*prompt.processed_sizes, None][0]]
+            check_record(tasks[record["question_type"]], record, *sizes, args.thought_end)
         if script.print_prompt and prompt is not None:
             print_prompt(module.render(read_row(row)["messages"]), prompt)
         print(f"{len(train_dataset)} prompts, {args.leaves} leaves a prompt and process", flush=True)

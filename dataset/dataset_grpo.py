@@ -73,6 +73,12 @@ def read_row(row: dict) -> dict:
     return json.loads(row["record"])
 
 
+def question_types(*parts: datasets.Dataset | None) -> list[str]:
+    """The question_types of datasets, each once, in order of first appearance; None stands for no dataset."""
+    rows = (text for part in parts if part is not None for text in part["record"])
+    return list(dict.fromkeys(json.loads(text)["question_type"] for text in rows))
+
+
 def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_MAX_FRAMES) -> tuple[list, list]:
     """(images, videos) of one record, decoded: RGB pictures, and lists of frames with their rate (`Video`).
 

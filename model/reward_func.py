@@ -24,6 +24,10 @@ KINDS = ("format", "accuracy")
 ON_REWARD_ERROR = ("abstain", "raise")
 
 
+class RewardError(TypeError):
+    """A reward that returns something else than the contract says; the sentence names its file or function."""
+
+
 def task_rewards(
     tasks: dict[str, Task], thought_end: str = "</think>", on_reward_error: str = "abstain"
 ) -> list[TaskReward]:
@@ -94,7 +98,8 @@ class TaskReward:
             record: the row's JSON string, one per completion.
             image_sizes, processed_sizes: lists of (width, height) per completion, as `EncodedPrompt` holds them.
             failed: rollouts that could not be made: they get None.
-            log_extra, log_metric: TRL's hooks; extras of the accuracy reward become metrics and table columns.
+            log_extra, log_metric: TRL's hooks; extras of the accuracy reward become metrics and table columns, and each
+                task's own mean is logged as rewards/TASK/format and rewards/TASK/accuracy.
         """
         total = len(completions)
         nothing: list = [None] * total
@@ -102,12 +107,14 @@ class TaskReward:
         assert all(len(column) == total for column in columns), (self.__name__, total, [len(c) for c in columns])
 
         counts = {"failed": 0, "non_finite": 0}
-        rewards, extras = [], []
+        rewards, extras, by_task = [], [], defaultdict(list)
         for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
+            values = by_task[json.loads(row)["question_type"]]
             value, extra = (None, {}) if lost else self._score(_text(completion), row, _first(sizes), _first(processed))
             if value in counts:
                 counts[value] += 1
                 value = None
+            values += [] if value is None else [value]
             rewards.append(value)
             extras.append(extra)
         if log_metric is not None:
@@ -115,6 +122,9 @@ class TaskReward:
                 log_metric(f"rewards/{self.__name__}/{name}", float(count))
             for name, values in _numbers(extras).items():
                 log_metric(name, sum(values) / len(values))
+            for name, values in by_task.items():  # what a mean over a batch of several tasks would hide
+                if values:
+                    log_metric(f"rewards/{name}/{self.kind}", sum(values) / len(values))
         if log_extra is not None and self.kind == "accuracy":
             # A column once logged stays, so that all columns of TRL's table keep one length.
             self._columns.update(name for extra in extras for name in extra)
@@ -147,7 +157,7 @@ class TaskReward:
         if self.kind == "format" and allowed and result is not None:
             allowed = result in (0, 1) or not math.isfinite(result)
         if not allowed:
-            raise TypeError(
+            raise RewardError(
                 f"{task.path}: {self.__name__} returned {_shown(result)} for one completion: return {rule}, "
                 f"one value per call."
             )
@@ -180,7 +190,7 @@ class CheckedReward:
         values = self.function(prompts=prompts, completions=completions, **keywords)
         good = isinstance(values, list | tuple) and len(values) == len(completions)
         if not good or not all(value is None or isinstance(value, Real) for value in values):
-            raise TypeError(
+            raise RewardError(
                 f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
                 f"return a list with one float or None for each."
             )

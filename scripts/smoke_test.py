@@ -2,8 +2,8 @@
 
     python scripts/smoke_test.py
 
-Prints one line a check. Exit status 1 when any fails. A task of your own is checked more closely once EXAMPLES has an
-entry for it.
+Prints one line a check; "skip" where a task needs a package that is not installed. Exit status 1 when any fails. A task
+is checked more closely when its file has a SELF_TEST (task/TEMPLATE.py shows one).
 """
 
 import json
@@ -19,19 +19,12 @@ use_checkout()
 
 from dataset.prompts import build_messages  # noqa: E402
 from model.reward_func import reward_arguments, task_rewards  # noqa: E402
+from model.self_test import run_self_test  # noqa: E402
 from task import get_task, load_tasks, print_summary  # noqa: E402
+from task.runners.optional import MissingPackage  # noqa: E402
 from trainer.evaluation import summarise  # noqa: E402
 
 IMAGE_SIZE, PROCESSED_SIZE = (640, 480), (644, 476)
-
-# task_type -> (answer of the record, a completion that scores 1, a completion in good form that scores below 0.5)
-EXAMPLES = {
-    "trajectory-sharerobot": (
-        [[0, 0], [320, 240], [640, 480]],
-        "<think>down the diagonal</think><answer>[[0, 0], [322, 238], [644, 476]]</answer>",
-        "<think>up the diagonal</think><answer>[[644, 476], [322, 238], [0, 0]]</answer>",
-    ),
-}
 
 HOSTILE = [
     "",
@@ -40,10 +33,12 @@ HOSTILE = [
     "<think>" * 16_000,
     "[1,2,3," * 20_000,
     "<think>a</think><answer></answer>",
-    "<think>a</think><answer>[[NaN, 1e999], [1, 2]]</answer>",
     "<think>a</think><answer>1</answer><think>b</think><answer>2</answer>",
     "\x00\ud800 <think>\u202e</think",
 ]
+
+
+IN_FORM = "<think>a</think><answer>[[NaN, 1e999], [1, 2]]</answer>"  # a wrong answer of a text task
 
 
 class CheckFailed(Exception):
@@ -51,7 +46,7 @@ class CheckFailed(Exception):
 
 
 def main() -> int:
-    started, failures = time.monotonic(), 0
+    started, failures, skipped = time.monotonic(), 0, 0
     try:
         tasks = load_tasks()
     except ValueError as error:
@@ -64,10 +59,14 @@ def main() -> int:
     for title, check, name in checks:
         try:
             print(f"ok    {title}: {check(tasks, name)}")
+        except MissingPackage as error:
+            skipped += 1
+            print(f"skip  {title}: {error}")
         except Exception as error:
             failures += 1
             print(f"FAIL  {title}: {type(error).__name__}: {error}")
-    print(f"{len(checks) - failures} of {len(checks)} checks passed in {time.monotonic() - started:.1f} s")
+    passed, tail = len(checks) - failures - skipped, f", {skipped} skipped" if skipped else ""
+    print(f"{passed} of {len(checks)} checks passed in {time.monotonic() - started:.1f} s{tail}")
     return 1 if failures else 0
 
 
@@ -82,23 +81,23 @@ def prompt(tasks, name):
 
 
 def reward(tasks, name):
-    """Hostile texts score without a fault; where an example is known, right scores 1 and wrong below 0.5."""
-    completions = HOSTILE + list(EXAMPLES.get(name, ("",))[1:])
-    record = _record(name, EXAMPLES[name][0] if name in EXAMPLES else None)
-    forms = _scores(0, completions, [record] * len(completions), tasks)
-    if name not in EXAMPLES:
-        return f"format of {len(HOSTILE)} hostile texts; accuracy needs an entry in EXAMPLES"
-    values = _scores(1, completions, [record] * len(completions), tasks)
-    expect(forms == [0.0] * len(HOSTILE) + [1.0, 1.0], f"format rewards {forms}")
-    expect(values[: len(HOSTILE)] == [0.0] * len(HOSTILE), f"accuracy of hostile texts {values}")
-    expect(values[-2] > 0.99 and values[-1] < 0.5, f"accuracy of the right and the wrong answer {values[-2:]}")
-    return f"{len(HOSTILE)} hostile texts 0, right {values[-2]:.2f}, wrong {values[-1]:.2f}"
+    """Hostile texts score 0 without a fault; the task's own examples score right 1 and wrong 0."""
+    task = tasks[name]
+    scores = run_self_test(task)
+    record = _record(name, _example(task)[0])
+    forms = _scores(0, HOSTILE, [record] * len(HOSTILE), tasks)
+    expect(forms == [0.0] * len(HOSTILE), f"format of hostile texts {forms}")
+    if scores is None:
+        return f"format of {len(HOSTILE)} hostile texts; accuracy needs a SELF_TEST in {task.path.name}"
+    values = _scores(1, [*HOSTILE, IN_FORM], [record] * (len(HOSTILE) + 1), tasks)
+    expect(values == [0.0] * (len(HOSTILE) + 1), f"accuracy of hostile texts {values}")
+    return f"{len(HOSTILE)} hostile texts 0, right {scores[0]:.2f}, wrong {scores[1]:.2f}"
 
 
 def metrics(tasks, name):
     """Predictions of every status give finite metrics."""
     task = tasks[name]
-    answer, right, wrong = EXAMPLES.get(name, (None, "", ""))
+    answer, right, wrong = _example(task)
     record = _record(name, answer)
     sol, keywords = reward_arguments(task, record, IMAGE_SIZE, PROCESSED_SIZE)
     rows = []
@@ -110,8 +109,6 @@ def metrics(tasks, name):
         scores = {"format": 1.0, "accuracy": 0.5} if loaded else {"format": None, "accuracy": None}
         known = {"completion": completion, "prediction": parsed, "status": status, "answer": answer, "sol": sol}
         rows.append({**keywords, **known, **scores, "id": str(number)})
-    if name not in EXAMPLES:
-        rows = rows[-1:]  # the others hold no real answer
     found = summarise(rows, tasks)[name]
     expect(all(math.isfinite(value) for value in found.values()), f"a metric is not finite: {found}")
     return f"{len(found)} metrics over {len(rows)} made-up predictions"
@@ -119,13 +116,14 @@ def metrics(tasks, name):
 
 def routing(tasks, _):
     """Rows of all tasks in one batch: one value each, in order; a lost rollout abstains."""
-    names = [name for name in tasks if name in EXAMPLES] * 2
-    completions = [EXAMPLES[name][1] for name in names]
-    records = [_record(name, EXAMPLES[name][0]) for name in names]
-    values = _scores(1, completions, records, tasks, failed=[False] * (len(names) - 1) + [True])
-    expect(len(values) == len(names) and values[-1] is None, f"values {values}")
-    expect(all(value > 0.99 for value in values[:-1]), f"values {values}")
-    return f"{len(values)} rows, {len(set(names))} task(s)"
+    known = [task for task in tasks.values() if _runs(task)] * 2
+    examples = [_example(task) for task in known]
+    records = [_record(task.name, answer) for task, (answer, _, _) in zip(known, examples, strict=True)]
+    lost = [False] * (len(known) - 1) + [True]
+    values = _scores(1, [right for _, right, _ in examples], records, tasks, failed=lost)
+    expect(len(values) == len(known) and values[-1] is None, f"values {values}")
+    expect(all(value > 0.98 for value in values[:-1]), f"values {values}")
+    return f"{len(values)} rows, {len(known) // 2} task(s)"
 
 
 def unknown_type(tasks, _):
@@ -147,6 +145,19 @@ def no_torch(tasks, _):
 def expect(holds: bool, message: str) -> None:
     if not holds:
         raise CheckFailed(message)
+
+
+def _example(task) -> tuple:
+    """(answer of the record, right completion, wrong completion); blanks where the file has no SELF_TEST."""
+    test = task.self_test
+    return (test["record"]["answer"], test["right"], test["wrong"]) if test else (None, "", "")
+
+
+def _runs(task) -> bool:
+    try:
+        return run_self_test(task) is not None
+    except MissingPackage:
+        return False
 
 
 def _scores(kind: int, completions, records, tasks, failed=None):

@@ -21,6 +21,14 @@ TASK_CONFIG = {
     # "system_prompt": "...",  # optional
 }
 
+# Optional: what training scores before it starts, so that a broken reward shows at once. The wrong answer is in good
+# form and scores 0. "image_size": (w, h) and "processed_size": (w, h) beside "answer" stand for a picture.
+SELF_TEST = {
+    "record": {"answer": "garden phlox"},
+    "right": "<think>five petals</think><answer>Garden phlox</answer>",
+    "wrong": "<think>five petals</think><answer>rose or garden phlox</answer>",
+}
+
 # Rewards get the completion only, never the prompt, and must not raise on anything a model writes. kw always holds id,
 # question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end.
 

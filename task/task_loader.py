@@ -30,6 +30,7 @@ FUNCTIONS = {
     "compute_metrics": (("predictions",), True, False),
     "make_environment": ((), False, False),
 }
+SELF_TEST_KEYS = ("record", "right", "wrong")
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ class Task:
     parse_answer(completion, **kw) -> the answer in the task's frame, or None when there is none
     compute_metrics(predictions, **kw) -> dict of floats
     make_environment() -> an environment for agent tasks
+    self_test: SELF_TEST, {"record": {"answer": ..., ...}, "right": completion, "wrong": completion}, or None
 
     Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end.
     """
@@ -55,6 +57,7 @@ class Task:
     parse_answer: Callable | None = None
     compute_metrics: Callable | None = None
     make_environment: Callable | None = None
+    self_test: dict | None = None
 
 
 def load_tasks(folder: str | Path | None = None) -> dict[str, Task]:
@@ -140,7 +143,7 @@ def _checked(path: Path, module: ModuleType) -> Task:
             f"{path}: frame {config['frame']!r} needs process_answer(answer, size_from, size_to), which moves the "
             "record's answer into that frame: define it, or set frame to 'original' or 'none'."
         )
-    return Task(name=config["task_type"], path=path, config=config, **functions)
+    return Task(config["task_type"], path, config, **functions, self_test=_self_test(path, module))
 
 
 def _check_config(path: Path, config) -> None:
@@ -166,6 +169,20 @@ def _check_config(path: Path, config) -> None:
         raise ValueError(
             f"{path}: frame is {config['frame']!r}{_did_you_mean(near)}: choose one of {', '.join(FRAMES)}."
         )
+
+
+def _self_test(path: Path, module: ModuleType) -> dict | None:
+    test = getattr(module, "SELF_TEST", None)
+    if test is None:
+        return None
+    rule = "make it a dict of a record (dict with an answer) and two completions (texts), right and wrong."
+    if not isinstance(test, dict) or sorted(test) != sorted(SELF_TEST_KEYS):
+        got = sorted(map(str, test)) if isinstance(test, dict) else type(test).__name__
+        raise ValueError(f"{path}: SELF_TEST has {got} where {', '.join(SELF_TEST_KEYS)} are needed: {rule}")
+    record, completions = test["record"], (test["right"], test["wrong"])
+    if not isinstance(record, dict) or "answer" not in record or not all(isinstance(c, str) for c in completions):
+        raise ValueError(f"{path}: SELF_TEST does not hold what it should: {rule}")
+    return test
 
 
 def _function(path: Path, module: ModuleType, name: str) -> Callable | None:

@@ -32,6 +32,16 @@ TASK_CONFIG = {
     "frame": "processed",
 }
 
+SELF_TEST = {
+    "record": {
+        "answer": [[0, 0], [320, 240], [640, 480]],
+        "image_size": (640, 480),
+        "processed_size": (644, 476),
+    },
+    "right": "<think>down the diagonal</think><answer>[[0, 0], [322, 238], [644, 476]]</answer>",
+    "wrong": "<think>up the diagonal</think><answer>[[644, 476], [322, 238], [0, 0]]</answer>",
+}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer a path of 2 to 256 points; else 0.0."""

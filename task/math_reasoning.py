@@ -1,0 +1,151 @@
+"""A mathematical question with one answer, in words or with a picture.
+
+Data: GSM8K (MIT), MATH (MIT), DAPO-Math, Geometry3K, MathVista and the like (see their pages), and any record whose
+answer is a number, LaTeX, a choice letter, or a list of texts of which any will do.
+
+Reward: 1.0 when the answer equals the record's, else 0.0. Equality, in this order: a choice letter (A to J) by letter;
+a gold answer of words by text; two plain numbers exactly; everything else by math-verify (Kydlicek et al., Apache-2.0;
+extra `math`) in a process that can be killed, with the repairs described in task/runners/math_judge.py. An answer gets
+1 s of processor time and 10 s of the clock there: over that it scores 0 and counts as `timeout`. When the verifier
+itself fails, the reward abstains (None) and counts `verifier_lost`: that is never a wrong answer.
+
+The answer may stand in \\boxed{}; two boxes with different contents are no answer. "5 or 6" is not 5.
+"""
+
+import re
+from fractions import Fraction
+from statistics import fmean
+
+from task.answer_parsing import answer_text, compatible, split_completion
+from task.runners.judge import Judge
+from task.runners.optional import need
+from task.text_parsing import boxed_text, parse_choice, same_words
+
+MAX_CHARS = 400  # a longer text is no final answer
+CHOICE = re.compile(r"[A-J]")
+NUMBER = re.compile(r"\$?([-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[-+]?\.[0-9]+)")
+# Letters in a row that are neither a command of LaTeX nor a function's name: words, which are no product of letters.
+WORDS = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt|frac|max|min|mod|gcd|lcm)\b)[A-Za-z]{3,}")
+VERIFIER = Judge("math_judge")
+
+TASK_CONFIG = {
+    "task_type": "math-reasoning",
+    "grpo_template": (
+        "{Question} First think inside <think> </think>, then give only the final answer inside <answer> </answer>."
+    ),
+    "description": "a mathematical question with one answer, compared as mathematics",
+    "input_format": "a question, with or without pictures",
+    "output_format": "a number, an expression in LaTeX or plain text, or a choice letter; \\boxed{} is allowed",
+    "frame": "none",
+}
+
+SELF_TEST = {
+    "record": {"answer": "\\frac{1}{3}"},
+    "right": "<think>one of three</think><answer>\\boxed{2/6}</answer>",
+    "wrong": "<think>one of two</think><answer>0.3</answer>",
+}
+
+
+def format_reward(completion, sol, **kw):
+    """1.0 for exactly one thought and one answer block that holds an answer; else 0.0."""
+    parts = split_completion(completion, kw.get("thought_end", "</think>"))
+    return float(parts is not None and _final(parts[1]) is not None)
+
+
+def accuracy_reward(completion, sol, **kw):
+    """(0.0 or 1.0, {"parse_fail", "timeout": 0 or 1}); None without a true answer, or when the verifier failed."""
+    if sol is None:
+        return None
+    golds = _golds(sol, kw.get("id"))
+    answer = parse_answer(completion, **kw)
+    if answer is None:
+        return 0.0, {"parse_fail": 1, "timeout": 0}
+    outcomes = []
+    for gold in golds:
+        outcomes.append(compare(answer, gold, kw.get("id")))
+        if outcomes[-1] == "equal":
+            return 1.0, {"parse_fail": 0, "timeout": 0}
+    if "lost" in outcomes:
+        return None, {"verifier_lost": 1}
+    unread = all(outcome == "no answer" for outcome in outcomes)
+    return 0.0, {"parse_fail": int(unread), "timeout": int("timeout" in outcomes)}
+
+
+def parse_answer(completion, **kw):
+    """The final answer as written, out of its \\boxed{}, or None."""
+    return _final(answer_text(completion, kw.get("thought_end", "</think>")))
+
+
+def compute_metrics(predictions, **kw):
+    """parse_failure_rate, and boxed_share: how many of the answers stood in \\boxed{}."""
+    rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
+    if not rows:
+        return {}
+    return {
+        "parse_failure_rate": fmean(row["prediction"] is None for row in rows),
+        "boxed_share": fmean("\\boxed" in (row["completion"] or "") for row in rows),
+    }
+
+
+def compare(answer: str, gold: str, record_id=None) -> str:
+    """"equal", "different", "no answer" (cannot be read), "timeout" or "lost" (the verifier's own failure).
+
+    Raises:
+        ValueError: the gold answer cannot be read.
+        MissingPackage: math-verify is needed and not installed.
+    """
+    if CHOICE.fullmatch(gold):
+        return _said(parse_choice(answer) == gold)
+    if same_words(_words(answer), _words(gold)):
+        return "equal"
+    if WORDS.search(gold):
+        return "different"
+    numbers = plain_number(answer), plain_number(gold)
+    if None not in numbers:
+        return _said(numbers[0] == numbers[1])
+    need("math_verify", "math")
+    verdict = VERIFIER.ask(_latex(gold), _latex(answer))
+    if verdict.status != "ok":
+        return "timeout" if verdict.status == "limit" else "lost"
+    if verdict.value == "no gold":
+        raise ValueError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
+    return verdict.value if isinstance(verdict.value, str) else _said(verdict.value)
+
+
+def plain_number(text: str) -> Fraction | None:
+    """The exact value of a decimal number, with or without thousands commas and a dollar sign.
+
+    >>> plain_number("$1,234.50")
+    Fraction(2469, 2)
+    """
+    match = NUMBER.fullmatch(compatible(text).strip())
+    return Fraction(match[1].replace(",", "")) if match else None
+
+
+def _said(same: bool) -> str:
+    return "equal" if same else "different"
+
+
+def _final(text: str | None) -> str | None:
+    text = boxed_text(text)
+    return text if text is not None and len(text) <= MAX_CHARS else None
+
+
+def _latex(text: str) -> str:
+    """Without the delimiters that the judge sets itself, and pi as LaTeX knows it."""
+    text = compatible(text).strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip()
+    return re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi ", text)
+
+
+def _words(text: str) -> str:
+    return text.removeprefix("\\text{").removesuffix("}") if text.startswith("\\text{") else text
+
+
+def _golds(sol, record_id) -> list[str]:
+    golds = sol if isinstance(sol, list) else [sol]
+    texts = [str(gold).strip() for gold in golds if isinstance(gold, str | int | float) and not isinstance(gold, bool)]
+    if len(texts) != len(golds) or not golds or not all(texts):
+        raise ValueError(
+            f"record {record_id}: the answer must be a number, a text, or a list of them, got {sol!r}: correct it."
+        )
+    return [boxed_text(text) or text for text in texts]

@@ -1,0 +1,95 @@
+"""Asks a verifier that may hang, from any thread: it runs in a process of its own, one killable child per question.
+
+The worker (judge_process.py) imports the verifier once and forks for every question; a fork costs milliseconds, so a
+question that must be killed does not cost the next one a start. No signal is used in this process.
+"""
+
+import atexit
+import contextlib
+import json
+import os
+import select
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+CPU_SECONDS = 1  # of one question
+WALL_SECONDS = 10.0  # of one question, for machines that are busy with something else
+START_SECONDS = 180.0  # import and warm-up of a verifier
+FOLDER = Path(__file__).resolve().parent
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """status "ok": `value` is the verifier's; "limit": over the time or memory limit; "lost": no fault of the answer.
+
+    `reason` is a sentence for "lost".
+    """
+
+    status: str
+    value: Any = None
+    reason: str = ""
+
+
+class Judge:
+    """One verifier, a file of this folder with `judge(*arguments)`; its worker starts at the first question.
+
+    Safe to use from several threads (questions wait for each other) and after a fork (the child starts its own).
+    """
+
+    def __init__(self, name: str):
+        self.name = name
+        self._lock = threading.Lock()
+        self._worker: subprocess.Popen | None = None
+        self._owner = 0
+
+    def ask(self, *arguments) -> Verdict:
+        """The verdict on JSON arguments, within WALL_SECONDS plus a second (the first: START_SECONDS)."""
+        with self._lock:
+            try:
+                if self._worker is None or self._owner != os.getpid() or self._worker.poll() is not None:
+                    self._start()
+                self._worker.stdin.write(json.dumps(arguments).encode() + b"\n")
+                self._worker.stdin.flush()
+                return Verdict(**self._read(WALL_SECONDS + 1.0))
+            except (OSError, ValueError) as error:
+                self._stop()
+                return Verdict("lost", reason=f"the worker of {self.name} failed ({type(error).__name__}: {error})")
+
+    def _start(self) -> None:
+        if self._owner == os.getpid():
+            self._stop()
+        command = [sys.executable, "-P", str(FOLDER / "judge_process.py"), str(FOLDER / f"{self.name}.py")]
+        limits = [str(CPU_SECONDS), str(WALL_SECONDS)]
+        self._worker = subprocess.Popen(
+            command + limits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+        )
+        self._owner = os.getpid()
+        atexit.register(self._stop)
+        verdict = Verdict(**self._read(START_SECONDS))
+        if verdict.status != "ok":
+            raise OSError(verdict.reason)
+
+    def _read(self, seconds: float) -> dict:
+        """One line of the worker. TimeoutError (an OSError) when none comes."""
+        ready, _, _ = select.select([self._worker.stdout], [], [], seconds)
+        if not ready:
+            raise TimeoutError(f"no word in {seconds:.0f} s")
+        line = self._worker.stdout.readline()
+        if not line:
+            raise OSError(f"it ended with status {self._worker.wait()}")
+        return json.loads(line)
+
+    def _stop(self) -> None:
+        worker, self._worker = self._worker, None
+        if worker is None or self._owner != os.getpid():
+            return
+        atexit.unregister(self._stop)
+        worker.kill()
+        worker.wait()
+        for pipe in (worker.stdin, worker.stdout):
+            with contextlib.suppress(OSError):  # what was left to write has no reader
+                pipe.close()

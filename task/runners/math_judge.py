@@ -1,0 +1,73 @@
+"""Are two mathematical answers equal? math-verify's parser, with comparisons of its own where that one is too kind.
+
+Runs in the worker of judge.py only: a parse may take for ever. Numbers are compared here: exactly when both are exact,
+to a millionth of their size when a decimal is among them (math-verify rounds both to six places, so that 1/2004! and
+1/2006! are one). An equation answers a question for a number when its left side is a name, or when it is true.
+"""
+
+import sympy
+from math_verify import LatexExtractionConfig, parse, verify
+
+DECIMAL_TOLERANCE = sympy.Float("1.000001e-6", 20)
+DIGITS = 60
+WARM_UP = [
+    (r"\frac{1}{3}", "1/3"), (r"\{1, 2\}", "{2, 1}"), ("(0, 1)", "[0, 1)"), ("x^2 - 1", "(x-1)(x+1)"),
+    (r"\sqrt{2}/2", "0.5"), ("3x + 4y = 1", "y = 2x"), ("x > 3", "3 < x"), (r"2\pi", "x = 50\\%"),
+    (r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}", "[1, 2]"),
+]  # fmt: skip
+
+
+def judge(gold: str, answer: str) -> bool | str:
+    """Whether `answer` equals `gold`, both LaTeX or plain; "no gold" or "no answer" when that one cannot be read."""
+    wanted = read(gold)
+    if wanted is None:
+        return "no gold"
+    try:
+        found = read(answer)
+        return "no answer" if found is None else equal(wanted, found)
+    except (MemoryError, RecursionError):
+        raise
+    except Exception:
+        # The answer's doing, if the same question goes well with the gold itself; else ours, and raised.
+        if equal(wanted, read(gold)):
+            return "no answer"
+        raise
+
+
+def read(text: str):
+    """What math-verify makes of `text`: a list whose first item is sympy's; None when it makes nothing of it."""
+    # The delimiters matter: without them "3x + 4y + 14 = 0" is read as 0.
+    configs = [LatexExtractionConfig()]
+    parsed = parse(f"${text}$", extraction_config=configs, fallback_mode="no_fallback", parsing_timeout=None)
+    return parsed if parsed and isinstance(parsed[0], sympy.Basic | sympy.MatrixBase) else None
+
+
+def equal(wanted: list, found: list) -> bool:
+    gold, answer = wanted[0], found[0]
+    if isinstance(answer, sympy.Equality) and not isinstance(gold, sympy.Rel):
+        if not isinstance(answer.lhs, sympy.Symbol) and not (
+            is_number(answer.lhs) and is_number(answer.rhs) and same_number(answer.lhs, answer.rhs)
+        ):
+            return False
+        answer, found = answer.rhs, [answer.rhs]
+    if is_number(gold) and is_number(answer):
+        return same_number(gold, answer)
+    return bool(verify(wanted, found, timeout_seconds=None))
+
+
+def is_number(value) -> bool:
+    return isinstance(value, sympy.Expr) and value.is_number
+
+
+def same_number(a, b) -> bool:
+    exact = not (a.has(sympy.Float) or b.has(sympy.Float))
+    a, b = a.doit(), b.doit()
+    if a.is_Rational and b.is_Rational and exact:
+        return bool(a == b)
+    if not (a.is_finite and b.is_finite):
+        return bool(a == b)
+    if a.is_zero or b.is_zero:
+        return bool((a - b).equals(0))
+    x, y = a.evalf(DIGITS), b.evalf(DIGITS)
+    tolerance = sympy.Float(10) ** (10 - DIGITS) if exact else DECIMAL_TOLERANCE
+    return bool(abs(x - y) <= tolerance * max(abs(x), abs(y)))
