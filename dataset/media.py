@@ -80,17 +80,16 @@ def load_image(path: str | os.PathLike) -> Image.Image:
         ) from error
     if turn is not None:
         rgb = rgb.transpose(turn)
-    if max(rgb.size) > MAX_ASPECT * min(rgb.size):
-        raise MediaError(
-            f"picture {path} is {rgb.width}x{rgb.height}: no side may be over {MAX_ASPECT} times the other; crop it."
-        )
+    _check_shape("picture", path, rgb)
     return rgb
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
     """A new RGB picture with the same pixels and none of the metadata."""
     if image.mode.startswith(("I", "F")):
-        image = Image.fromarray(_to_8_bit(np.asarray(image), image.mode))
+        values, see_through = np.asarray(image), image.info.get("transparency")
+        grey = _to_8_bit(values, image.mode)
+        image = Image.fromarray(grey if see_through is None else np.where(values == see_through, np.uint8(255), grey))
     canvas = Image.new("RGB", image.size, (255, 255, 255))
     if image.has_transparency_data:
         rgba = image.convert("RGBA")
@@ -158,6 +157,7 @@ def load_video(
         raise MediaError(
             f"video {path} is cut off: {len(frames)} of {len(wanted)} frames can be decoded; replace the file."
         )
+    _check_shape("video", path, frames[0])
     sampled_fps = rate * len(wanted) / total
     return Video(frames + frames[-1:] * (len(frames) % 2), sampled_fps)
 
@@ -187,6 +187,13 @@ def _count_frames(path: Path) -> int:
 
     with av.open(str(path)) as container:
         return sum(packet.size > 0 for packet in container.demux(video=0))
+
+
+def _check_shape(kind: str, path: Path, image: Image.Image) -> None:
+    if max(image.size) > MAX_ASPECT * min(image.size):
+        raise MediaError(
+            f"{kind} {path} is {image.width}x{image.height}: no side may be over {MAX_ASPECT} times the other; crop it."
+        )
 
 
 def _existing_file(path: str | os.PathLike, kind: str) -> Path:
