@@ -12,7 +12,7 @@ from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
 from model.coordinates import processed_size
-from model.vlm_module import EncodedPrompt, VLMModule, typed_parts
+from model.vlm_module import EncodedPrompt, VLMModule, typed_parts, unloadable
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
@@ -30,14 +30,28 @@ class Qwen2_5VLModule(VLMModule):
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
         """Loads the processor; the limits count pixels of one picture or one video frame after resizing."""
-        processor = AutoProcessor.from_pretrained(
-            name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
-        )
+        try:
+            processor = AutoProcessor.from_pretrained(
+                name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
+            )
+        except Exception as error:
+            raise ValueError(unloadable(name, "processor", error)) from error
+        self._check_processor(name, processor)
         processor.tokenizer.padding_side = "left"
         for part in (processor.image_processor, processor.video_processor):
             _limit_pixels(part, min_pixels, max_pixels)
         self.processor = processor
         return processor
+
+    def _check_processor(self, name: str, processor) -> None:
+        pads = processor.tokenizer.convert_tokens_to_ids(list(PADS.values()))
+        if pads != [self.config.image_token_id, self.config.video_token_id]:
+            raise ValueError(
+                f"{name}: the tokenizer gives {' and '.join(PADS.values())} the ids {pads}, the model wants "
+                f"{[self.config.image_token_id, self.config.video_token_id]}: copy the tokenizer files of the model."
+            )
+        if not processor.chat_template:
+            raise ValueError(f"{name} has no chat template: copy chat_template.jinja from the model it comes from.")
 
     def lora_target_modules(self, model, vision=False):
         return f"({LANGUAGE_LINEARS})|({VISION_LINEARS})" if vision else LANGUAGE_LINEARS

@@ -7,7 +7,7 @@ import re
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from model.vlm_module import EncodedPrompt, VLMModule, typed_parts
+from model.vlm_module import EncodedPrompt, VLMModule, typed_parts, unloadable
 
 
 class TextModule(VLMModule):
@@ -17,9 +17,12 @@ class TextModule(VLMModule):
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
         """Loads the tokenizer; pixel limits have nothing to limit. ValueError if it has no chat template."""
-        tokenizer = AutoTokenizer.from_pretrained(
-            name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
-        )
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(
+                name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
+            )
+        except Exception as error:
+            raise ValueError(unloadable(name, "tokenizer", error)) from error
         if not tokenizer.chat_template:
             raise ValueError(
                 f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or "

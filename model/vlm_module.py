@@ -74,13 +74,16 @@ class VLMModule(ABC):
             raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}: choose one of them.")
         wanted = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         wanted |= {"revision": revision, "device_map": _device_map(quantization_config)}
-        model, info = self.auto_class.from_pretrained(
-            name,
-            dtype=dtype,
-            trust_remote_code=trust_remote_code,
-            output_loading_info=True,
-            **{key: value for key, value in wanted.items() if value is not None},
-        )
+        try:
+            model, info = self.auto_class.from_pretrained(
+                name,
+                dtype=dtype,
+                trust_remote_code=trust_remote_code,
+                output_loading_info=True,
+                **{key: value for key, value in wanted.items() if value is not None},
+            )
+        except Exception as error:
+            raise ValueError(unloadable(name, "model", error)) from error
         missing = sorted(info["missing_keys"])
         if missing and quantization_config is None:
             raise ValueError(
@@ -190,6 +193,15 @@ def typed_parts(messages: list[dict]) -> list[dict]:
 
 def _bare(part: dict) -> dict:
     return {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": part["type"]}
+
+
+def unloadable(name: str, what: str, error: Exception) -> str:
+    """The sentence for what a library could not load; they raise nearly every type for a folder that is not whole."""
+    reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given").rstrip(".")
+    return (
+        f"{name}: the {what} cannot be loaded ({type(error).__name__}: {reason}): give a complete checkpoint, and "
+        "settings that this machine has the packages for."
+    )
 
 
 def _as_set(ids) -> set[int]:

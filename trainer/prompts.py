@@ -40,7 +40,10 @@ class PromptEncoder:
                 raise
             return self._skip(record["id"], str(error))
         self.media_loads += len(images) + len(videos)
-        prompt = self.module.encode(record["messages"], images, videos)
+        try:
+            prompt = self.module.encode(record["messages"], images, videos)
+        except ValueError as error:
+            raise PromptError(f"record {record['id']}: {error}") from error
         if len(prompt.ids) > self.max_prompt_length:
             reason = (
                 f"record {record['id']}: the prompt has {len(prompt.ids)} tokens, over max_prompt_length="

@@ -1,0 +1,165 @@
+"""train.py against wrong folders, broken files and broken tasks: a sentence and status 2, or the fault is counted."""
+
+import importlib.util
+import json
+import shutil
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from config.output import check_reporters, checkpoint_to_resume, make_output
+from model.checkpoints import load_policy
+from model.record_check import check_record
+from task.task_loader import load_tasks
+
+ROOT = Path(__file__).resolve().parents[1]
+TYPE = "trajectory-sharerobot"
+ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
+
+
+class TestFolders:
+    def test_an_output_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ValueError, match=r"output_dir .*file cannot be made .*: name another folder"):
+            make_output(str(tmp_path / "file"))
+
+    def test_a_back_end_that_is_not_there(self):
+        with pytest.raises(ValueError, match="report_to=nowhere: it is unknown or its package is not installed"):
+            check_reporters(["nowhere"])
+
+    def test_what_to_resume(self, tmp_path):
+        checkpoint = tmp_path / "checkpoint-7"
+        checkpoint.mkdir()
+        (checkpoint / "trainer_state.json").write_text("{}")
+        assert checkpoint_to_resume(None, str(tmp_path)) is None
+        assert checkpoint_to_resume("false", str(tmp_path)) is None
+        assert checkpoint_to_resume("true", str(tmp_path)) == str(checkpoint)
+        assert checkpoint_to_resume(str(checkpoint), "elsewhere") == str(checkpoint)
+
+    def test_nothing_to_resume(self, tmp_path):
+        with pytest.raises(ValueError, match="holds no checkpoint-N"):
+            checkpoint_to_resume("true", str(tmp_path / "absent"))
+        with pytest.raises(ValueError, match=r"is no checkpoint .*no trainer_state\.json"):
+            checkpoint_to_resume(str(tmp_path), str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (
+            lambda folder: (folder / "model.safetensors").unlink(),
+            "the model cannot be loaded .OSError",
+        ),
+        (
+            lambda folder: (folder / "model.safetensors").write_bytes(b"version https://git-lfs"),
+            "the model cannot be",
+        ),
+        (lambda folder: (folder / "processor_config.json").unlink(), "the processor cannot be loaded"),
+        (lambda folder: (folder / "chat_template.jinja").unlink(), "has no chat template: copy chat_template.jinja"),
+        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer|processor cannot be loaded"),
+    ],
+    ids=["no weights", "a pointer for weights", "no processor", "no template", "no tokenizer"],
+)
+def test_a_model_folder_that_is_not_whole(tiny_model_dir, tmp_path, damage, sentence):
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model_dir, folder)
+    damage(folder)
+    with pytest.raises(ValueError, match=sentence) as caught:
+        load_policy(str(folder), dtype="float32")
+    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("answer", "size"),
+    [("[[1, 2], [3, 4]]", (56, 56)), ([[1, 2]], (56, 56)), ([[1, 2, 3], [4, 5, 6]], (56, 56)), (ANSWER, None)],
+    ids=["a string", "one point", "three axes", "no picture"],
+)
+def test_a_record_its_task_cannot_score(answer, size):
+    record = {"id": "r", "question_type": TYPE, "question": "Move.", "answer": answer}
+    with pytest.raises(ValueError, match=r"record 'r': the rewards of .*trajectory_sharerobot\.py cannot score it"):
+        check_record(load_tasks()[TYPE], record, size, size)
+
+
+@pytest.fixture
+def train(tiny_model_dir, tmp_path, monkeypatch, capsys, one_thread):
+    """Runs train.py's main on records for a few tiny steps; gives (status, stdout, stderr)."""
+    spec = importlib.util.spec_from_file_location("train_for_hostile_tests", ROOT / "train.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+    def call(records, *flags, tasks=None):
+        (tmp_path / "data.jsonl").write_text("\n".join(json.dumps(record) for record in records))
+        (tmp_path / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
+        fixed = {
+            "dataset_name": tmp_path / "data.yaml", "model_name_or_path": tiny_model_dir, "max_steps": 2,
+            "output_dir": tmp_path / "out", "think_num": 2, "answer_num": 1, "max_thought_length": 4,
+            "max_answer_length": 4, "report_to": "none", "save_strategy": "no", "gradient_checkpointing": "false",
+            "shuffle_dataset": "false", "print_prompt": "false", "use_cpu": "true", "logging_steps": 1,
+        }  # fmt: skip
+        words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
+        monkeypatch.setattr(sys, "argv", ["train.py", *words, *flags])
+        if tasks is not None:
+            monkeypatch.setattr(module, "load_tasks", lambda: tasks)
+        status = 0
+        try:
+            module.main()
+        except SystemExit as end:
+            status = end.code
+        return status, *capsys.readouterr()
+
+    return call
+
+
+def record(number, **changes):
+    image = ROOT / "metadata" / "demo" / "trajectory" / "images" / f"demo-train-{number:05d}.png"
+    fields = {"question": "Move.", "question_type": TYPE, "answer": ANSWER, "image": str(image), "id": f"r{number}"}
+    return {key: value for key, value in (fields | changes).items() if value is not None}
+
+
+def last_line(text):
+    return [line for line in text.replace("\r", "\n").splitlines() if line.strip()][-1]
+
+
+def test_a_question_with_a_picture_token_is_named(train):
+    status, _, errors = train([record(0), record(1, question="a <|vision_start|> b")])
+    assert status == 2
+    assert "train.py: record r1: the text of the user turn contains <|vision_start|>" in last_line(errors)
+    assert "Traceback" not in errors
+
+
+def test_an_answer_of_another_form_stops_before_the_first_step(train):
+    status, _, errors = train([record(0, answer="[[1, 2], [3, 4]]")])
+    assert status == 2
+    assert "train.py: record 'r0': the rewards of" in last_line(errors)
+
+
+def test_too_few_records_for_one_generation(train):
+    status, _, errors = train([record(0)], "--per_device_train_batch_size", "8")
+    assert status == 2
+    assert "the dataset has 1 prompts, but one generation needs 4" in last_line(errors)
+
+
+def test_when_every_picture_is_bad_nothing_is_saved(train, tmp_path):
+    records = [record(0, image=str(tmp_path / "absent.png")), record(1, image=str(tmp_path / "data.yaml"))]
+    status, _, errors = train(records, "--on_bad_media", "skip")
+    assert status == 2
+    assert "train.py: nothing was trained or saved: every prompt was skipped, such as record 'r0'" in last_line(errors)
+    assert not (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+def test_one_bad_picture_is_skipped_and_counted(train, tmp_path):
+    status, out, _ = train([record(0), record(1, image=str(tmp_path / "absent.png"))], "--on_bad_media", "skip")
+    assert status == 0
+    assert last_line(out).endswith("; 1 prompts were skipped")
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()
+
+
+@pytest.mark.parametrize("value", ["good", [1.0], (0.5, 3)], ids=["text", "a list", "no dict"])
+def test_a_task_that_breaks_the_contract_in_training(train, value):
+    tasks = load_tasks()
+    tasks[TYPE] = replace(tasks[TYPE], accuracy_reward=lambda completion, sol, **kw: value, self_test=None)
+    status, _, errors = train([record(0), record(1)], tasks=tasks)
+    assert status == 2
+    assert "trajectory_sharerobot.py: accuracy_reward returned a" in last_line(errors)
