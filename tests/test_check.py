@@ -47,7 +47,7 @@ def values(text):
 
 
 def test_clean_data(check, tmp_path, capsys):
-    manifest = write(tmp_path, [record(), record("b.png"), record(["a.png", "b.png"]), record(None)])
+    manifest = write(tmp_path, [record(), record("b.png"), record(["a.png", "b.png"]), record(None, answer=None)])
     assert check([manifest]) == 0
     table = values(capsys.readouterr().out)
     assert table["records"] == table[f"question type {TYPE}"] == "4"
@@ -65,21 +65,25 @@ def test_every_problem_is_listed_at_once(check, tmp_path, capsys):
         record(id="twin"),
         record(id="twin"),
         record(question="<image> <image>", id="slots"),
+        record(answer="[[1, 1], [2, 2]]", id="text"),
+        record(None, id="bare"),
     ]
     assert check([write(tmp_path, [*faulty, record()])]) == 1
     text = capsys.readouterr().out
     listed = [line for line in text.splitlines() if line.startswith("- ")]
-    assert len(listed) == 5
+    assert len(listed) == 7
     for words in (
         "record 'cut': picture",
         "none.png does not exist",
         f"did you mean '{TYPE}'",
         "'twin' is taken",
         "slots",
+        "record 'text': the rewards of",
+        "record 'bare': the rewards of",
     ):
         assert sum(words in line for line in listed) >= 1, words
     assert values(text)["records with bad media"] == "1"
-    assert values(text)["problems"] == "5"
+    assert values(text)["problems"] == "7"
 
 
 def test_a_long_list_is_cut_and_counted(check, tmp_path, capsys):
@@ -117,6 +121,8 @@ def test_a_video_is_measured_like_any_prompt(check, tmp_path, capsys, tiny_model
         (["MANIFEST", "--model_name_or_path", "nowhere"], "nowhere"),
         (["MANIFEST", "--max_pixels", "1000"], "--max_pixels needs --model_name_or_path"),
         (["MANIFEST", "--no_such_flag"], "--no_such_flag"),
+        (["MANIFEST", "--thought_end", "think"], "thought_end is 'think': give a closing tag"),
+        (["MANIFEST", "--max_prompt_length", "0", "--model_name_or_path", "x"], "--max_prompt_length 0: it must be"),
     ],
 )
 def test_a_wrong_command_is_status_2(check, tmp_path, capsys, arguments, words):

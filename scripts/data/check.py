@@ -1,5 +1,7 @@
 """Checks manifests before a GPU is rented: every record, picture and video, and with a model every prompt.
 
+A record that its task's rewards cannot score (an answer in another form, a missing picture) is a problem too.
+
     python scripts/data/check.py metadata/demo/trajectory_train.yaml
     python scripts/data/check.py MANIFEST --model_name_or_path scripts/demo/tiny_model --max_pixels 401408
 
@@ -13,7 +15,7 @@ from pathlib import Path
 from statistics import median
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _root import use_checkout
+from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
@@ -21,6 +23,8 @@ from tqdm import tqdm  # noqa: E402  (the project's packages need the root first
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
 from dataset.media import MediaError  # noqa: E402
+from model.record_check import check_record  # noqa: E402
+from task.answer_parsing import thought_tags  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 
 LISTED = 50  # problems printed; the rest are counted
@@ -32,6 +36,7 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse_arguments(argv)
     problems: list[str] = []
     try:
+        thought_tags(args.thought_end)
         records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
         tasks = load_tasks()
         module = _load_module(args)
@@ -51,8 +56,13 @@ def main(argv: list[str] | None = None) -> int:
             problems.append(str(error))
             continue
         sizes.update(image.size for image in images)
-        if module is not None:
-            _measure(row, images, videos, module, args.max_prompt_length, lengths, problems)
+        size = processed = next((picture.size for picture in [*images, *(video[0] for video in videos)]), None)
+        try:
+            if module is not None:
+                processed = _measure(row, images, videos, module, args.max_prompt_length, lengths)
+            check_record(tasks[row["question_type"]], row, size, processed, args.thought_end)
+        except ValueError as error:
+            problems.append(str(error))
 
     _print_table(len(records), counts, sizes, bad_media)
     if lengths:
@@ -71,19 +81,23 @@ def _checked_rows(records: list[dict], tasks: dict, thought_end: str, problems: 
     return rows
 
 
-def _measure(row: dict, images, videos, module, limit: int, lengths: list[int], problems: list[str]) -> None:
-    """Appends the prompt's length in tokens, media expanded, and a problem where it is over the limit."""
+def _measure(row: dict, images, videos, module, limit: int, lengths: list[int]) -> tuple[int, int] | None:
+    """Appends the prompt's length in tokens, media expanded; gives the processed size of its first picture.
+
+    Raises ValueError for a prompt that cannot be encoded or is over the limit.
+    """
     try:
-        tokens = len(module.encode(row["messages"], images, videos).ids)
+        prompt = module.encode(row["messages"], images, videos)
     except ValueError as error:
-        problems.append(f"record {row['id']!r}: {error}")
-        return
+        raise ValueError(f"record {row['id']!r}: {error}") from error
+    tokens = len(prompt.ids)
     lengths.append(tokens)
     if tokens > limit:
-        problems.append(
+        raise ValueError(
             f"record {row['id']!r}: the prompt has {tokens} tokens, over max_prompt_length {limit}: raise the limit, "
             "lower max_pixels, or shorten the question."
         )
+    return next(iter(prompt.processed_sizes), None)
 
 
 def _modality(row: dict) -> str:
@@ -156,7 +170,12 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     given = [name for name in MODEL_ONLY if getattr(args, name) is not None]
     if given and args.model_name_or_path is None:
         parser.error(f"--{given[0]} needs --model_name_or_path: prompts are measured by a model's processor")
-    args.max_prompt_length = args.max_prompt_length or DEFAULT_PROMPT_LENGTH
+    if args.max_prompt_length is None:
+        args.max_prompt_length = DEFAULT_PROMPT_LENGTH
+    if args.max_prompt_length < 1:
+        parser.error(f"--max_prompt_length {args.max_prompt_length}: it must be at least 1")
+    args.manifests = [locate(path) for path in args.manifests]
+    args.model_name_or_path = args.model_name_or_path and locate(args.model_name_or_path)
     return args
 
 
