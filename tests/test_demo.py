@@ -106,7 +106,7 @@ def test_demonstrations_have_the_form_that_is_scored():
         text = warm_start.demonstrate(scene, rng)
         match = warm_start.COMPLETION.fullmatch(text)
         assert match, text
-        width, height = warm_start.processed_size(scene)
+        width, height = scene.processed_size
         for x, y in warm_start.PAIR.findall(match.group(1)):
             assert 0 <= int(x) < width
             assert 0 <= int(y) < height
@@ -171,11 +171,11 @@ def test_small_pictures_keep_their_size(processor, size):
     assert (int(grid[2]) * 14, int(grid[1]) * 14) == size
 
 
-def test_warm_start_knows_the_processed_size(processor):
+def test_scenes_know_their_processed_size(processor):
     for index in range(40):
         scene = make_scenes.make_scene(make_scenes.TEST_SEED, index)
         grid = processor.image_processor(images=[make_scenes.draw(scene)], return_tensors="pt")["image_grid_thw"][0]
-        assert warm_start.processed_size(scene) == (int(grid[2]) * 14, int(grid[1]) * 14)
+        assert scene.processed_size == (int(grid[2]) * 14, int(grid[1]) * 14)
 
 
 def test_template_renders_pictures_and_question_of_a_mixed_row(processor):

@@ -63,6 +63,16 @@ class Scene:
     def question(self):
         return f"Move the gripper to the {self.target_name}."
 
+    @property
+    def processed_size(self):
+        """(width, height) after Qwen2.5-VL's processor: each side the nearest multiple of 28."""
+        return round(self.width / 28) * 28, round(self.height / 28) * 28
+
+    @property
+    def scale(self):
+        """Processed pixels per original pixel, along x and y."""
+        return np.array(self.processed_size) / (self.width, self.height)
+
 
 def make_scene(seed, index):
     """The scene number `index` of the stream `seed`; redraws until the path is clear and everything fits."""

@@ -185,9 +185,10 @@ def build_model(tokenizer, seed=0):
     return model
 
 
-def save(model, processor, folder):
+def save(model, folder):
+    """Weights, configs, tokenizer, processor; the last two are built afresh: use leaves padding settings in them."""
     model.save_pretrained(folder)
-    processor.save_pretrained(folder)
+    build_processor(build_tokenizer()).save_pretrained(folder)
 
 
 def main():
@@ -197,7 +198,7 @@ def main():
     args = parser.parse_args()
     tokenizer = build_tokenizer()
     model = build_model(tokenizer, args.seed)
-    save(model, build_processor(tokenizer), args.out)
+    save(model, args.out)
     print(f"{sum(p.numel() for p in model.parameters()):,} parameters, {len(tokenizer)} tokens, written to {args.out}")
 
 

@@ -21,10 +21,12 @@ REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
 from scripts.demo import make_scenes, make_tiny_model  # noqa: E402
+from scripts.demo.learn_to_name import optimizer_and_schedule, train_reader  # noqa: E402
+from scripts.demo.learn_to_see import train_tower  # noqa: E402
 
 WARM_SEED = 3
-FAST_SHARE = 0.6  # demonstrations done in haste
-FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 7.0, 3.5, 1.5  # standard deviations in pixels
+FAST_SHARE = 0.5  # demonstrations done in haste
+FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 6.0, 2.5, 1.5  # standard deviations in pixels
 BIAS = (3.0, -3.0)  # every demonstrated way-point is off by this much
 WRONG_SIDE_SHARE = 0.15  # of the careful demonstrations that pass a block
 PAIR = re.compile(r"\[(\d+), (\d+)\]")
@@ -34,26 +36,17 @@ COMPLETION = re.compile(r"\s*<think>[^<]*</think>\s*<answer>\[(\[\d+, \d+\](?:, 
 # ---- the scene as the model sees it, and a demonstration on it
 
 
-def processed_size(scene):
-    """(width, height) after Qwen2.5-VL's processor: each side the nearest multiple of 28."""
-    return round(scene.width / 28) * 28, round(scene.height / 28) * 28
-
-
-def seen_path(scene):
-    """The true path in pixels of the processed picture, and the scale from original to processed pixels."""
-    scale = np.array(processed_size(scene)) / (scene.width, scene.height)
-    return scene.path * scale, scale
-
-
-def demonstrate(scene, rng):
+def demonstrate(scene, rng, flawed=True):
     """A completion as an imperfect teacher would write it: what it sees, what it will do, then the path.
 
     In haste (FAST_SHARE) the teacher ignores blocks and is sloppy; slowly it goes round them, now and then on the wrong
-    side. Both start and end the path where the thought says gripper and target are.
+    side. Both start and end the path where the thought says gripper and target are. Without flaws there is no jitter,
+    no bias and no wrong side; haste still ignores blocks.
     """
-    truth, scale = seen_path(scene)
-    limit = np.array(processed_size(scene)) - 1
-    start, end = (np.clip(point * scale + rng.normal(0, LOOK_JITTER, 2), 0, limit).round()
+    flaw = 1.0 if flawed else 0.0
+    scale, limit = scene.scale, np.array(scene.processed_size) - 1
+    truth = scene.path * scale
+    start, end = (np.clip(point * scale + rng.normal(0, flaw * LOOK_JITTER, 2), 0, limit).round()
                   for point in (scene.gripper.xy, scene.objects[0][0].xy))  # fmt: skip
     fast = rng.random() < FAST_SHARE
     thought = f"Gripper at {show(start)}. The {scene.target_name} at {show(end)}."
@@ -64,12 +57,12 @@ def demonstrate(scene, rng):
         share = np.linspace(0, 1, len(truth))[:, None]
         detour = truth - ((1 - share) * truth[0] + share * truth[-1])
         index, side = scene.passes[0]
-        if rng.random() < WRONG_SIDE_SHARE:
+        if rng.random() < flaw * WRONG_SIDE_SHARE:
             detour, side = -detour, {"above": "below", "below": "above", "left": "right", "right": "left"}[side]
         path = (1 - share) * start + share * end + detour
-        block = np.clip(scene.blocks[index].xy * scale + rng.normal(0, LOOK_JITTER, 2), 0, limit)
+        block = np.clip(scene.blocks[index].xy * scale + rng.normal(0, flaw * LOOK_JITTER, 2), 0, limit)
         thought += f" Block at {show(block)}, so pass {side}, slowly."
-    path = path + rng.normal(0, FAST_JITTER if fast else SLOW_JITTER, path.shape) + BIAS
+    path = path + flaw * (rng.normal(0, FAST_JITTER if fast else SLOW_JITTER, path.shape) + BIAS)
     answer = ", ".join(show(point) for point in np.clip(path, 0, limit))
     return f"<think>{thought}</think><answer>[{answer}]</answer>"
 
@@ -87,9 +80,9 @@ def render(processor, scene):
 # ---- supervised training
 
 
-def make_batch(processor, scenes, rng):
+def make_batch(processor, scenes, rng, flawed):
     """Model inputs of prompt + demonstration, right-padded, with labels on the completion only."""
-    texts = [render(processor, scene) + demonstrate(scene, rng) + "<|im_end|>" for scene in scenes]
+    texts = [render(processor, scene) + demonstrate(scene, rng, flawed) + "<|im_end|>" for scene in scenes]
     pictures = [make_scenes.draw(scene) for scene in scenes]
     batch = processor(text=texts, images=pictures, padding=True, padding_side="right", return_tensors="pt")
     labels = batch["input_ids"].masked_fill(batch["attention_mask"] == 0, -100)
@@ -101,13 +94,12 @@ def make_batch(processor, scenes, rng):
 
 def train(model, processor, args):
     rng = np.random.default_rng([WARM_SEED, args.seed])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, betas=(0.9, 0.98), weight_decay=0.01)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, args.steps))
+    optimizer, schedule = optimizer_and_schedule(model, args.lr, args.steps)
     began, losses = time.time(), []
     for step in range(args.steps):
         first = step * args.batch
         scenes = [make_scenes.make_scene(WARM_SEED + 1000 * args.seed, first + i) for i in range(args.batch)]
-        batch, labels = make_batch(processor, scenes, rng)
+        batch, labels = make_batch(processor, scenes, rng, flawed=step >= args.clean_steps)
         loss = model(**batch, labels=labels).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -119,15 +111,8 @@ def train(model, processor, args):
             spent = time.time() - began
             print(f"step {step + 1}/{args.steps}  loss {np.mean(losses[-50:]):.4f}  {spent:.0f} s", flush=True)
         if (step + 1) % args.save_every == 0 or step + 1 == args.steps:
-            make_tiny_model.save(model, processor, args.out)
+            make_tiny_model.save(model, args.out)
             report(evaluate(model, processor, test_scenes(64), sample=True), f"step {step + 1}, 64 test scenes, T = 1")
-
-
-def rate(step, steps, warmup=100):
-    """Linear warm-up, then a cosine to a fiftieth."""
-    if step < warmup:
-        return (step + 1) / warmup
-    return 0.02 + 0.98 * 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
 # ---- evaluation on the test scenes
@@ -162,13 +147,13 @@ def evaluate(model, processor, scenes, sample):
     """Means over the scenes: format rate, accuracy reward, discrete Frechet distance, error of the thought's places."""
     rows = []
     for scene, completion in zip(scenes, generate(model, processor, scenes, sample), strict=True):
-        truth, scale = seen_path(scene)
-        tenth = 0.1 * math.hypot(*processed_size(scene))
+        truth = scene.path * scene.scale
+        tenth = 0.1 * math.hypot(*scene.processed_size)
         match = COMPLETION.fullmatch(completion)
         path = np.array(PAIR.findall(match.group(1)), dtype=float) if match else None
         distance = discrete_frechet(path, truth) if match else float("nan")
         named = np.array(PAIR.findall(completion.split("</think>")[0])[:2], dtype=float)
-        places = np.array([scene.gripper.xy, scene.objects[0][0].xy]) * scale
+        places = np.array([scene.gripper.xy, scene.objects[0][0].xy]) * scene.scale
         miss = np.linalg.norm(named - places, axis=1) if len(named) == 2 else np.array([np.inf, np.inf])
         thought, _, answer = completion.partition("</think>")
         rows.append({
@@ -212,9 +197,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=REPO / "scripts/demo/tiny_model", help="folder to write")
     parser.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
-    parser.add_argument("--steps", type=int, default=4000)
-    parser.add_argument("--batch", type=int, default=32, help="scenes per step")
-    parser.add_argument("--lr", type=float, default=2e-3)
+    parser.add_argument("--see-steps", type=int, default=1200, help="steps of the vision tower alone (learn_to_see.py)")
+    parser.add_argument("--name-steps", type=int, default=1600, help="steps of naming places (learn_to_name.py)")
+    parser.add_argument("--clean-steps", type=int, default=550, help="first steps, on demonstrations without flaws")
+    parser.add_argument("--steps", type=int, default=1250, help="steps of thinking and answering, all in all")
+    parser.add_argument("--batch", type=int, default=16, help="scenes per step of thinking and answering")
+    parser.add_argument("--lr", type=float, default=1.5e-3, help="peak learning rate; the vision tower's is a fifth")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--save-every", type=int, default=1000, help="steps between saves")
     args = parser.parse_args()
@@ -228,6 +216,8 @@ def main():
     else:
         tokenizer = make_tiny_model.build_tokenizer()
         processor, model = make_tiny_model.build_processor(tokenizer), make_tiny_model.build_model(tokenizer, args.seed)
+        train_tower(model, processor, args.see_steps, 32, 2e-3, args.seed)
+        train_reader(model, processor, args.name_steps, 32, 1.5e-3, args.seed)
         train(model, processor, args)
     report(evaluate(model, processor, test_scenes(128), sample=True), "128 test scenes, T = 1")
     report(evaluate(model, processor, test_scenes(128), sample=False), "128 test scenes, greedy")
