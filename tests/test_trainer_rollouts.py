@@ -10,6 +10,7 @@ from trainer_cases import (
     demo_rows,
     largest_gap,
     logged,
+    move,
     norm,
     run,
     script,
@@ -45,9 +46,11 @@ class TestSampling:
 
     @pytest.mark.parametrize("temperature", [1.0, 0.6])
     def test_the_policy_scores_what_was_sampled_as_the_sampler_did(self, tiny_vlm, tmp_path, temperature):
-        """The gap is logged with the next generation; a temperature missing from the log-prob pass would show."""
+        """The gap is logged with the next generation. A temperature missing from the log-prob pass would show, and an
+        adapter missing from the rollouts."""
         changes = {"max_steps": 3, "temperature": temperature, "max_thought_length": 16}
         trainer = vlm_trainer(tiny_vlm, tmp_path, rows=3, learning_rate=0.0, **changes)
+        move(trainer.model, 0.05)
         trainer.train()
         first, *later = logged(trainer, "sampling/policy_gap")
         assert first is None

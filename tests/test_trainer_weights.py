@@ -1,6 +1,7 @@
 """What a step moves and what it leaves alone, packed and dense, from a fresh adapter and from a trained one."""
 
 import copy
+import json
 
 import pytest
 import torch
@@ -16,7 +17,9 @@ from trainer_cases import (
     weights,
 )
 
+from dataset.dataset_grpo import rows_from_records
 from model.checkpoints import load_policy
+from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
 
@@ -163,6 +166,39 @@ class TestStart:
             trainer.train()
             old = trainer._buffered_inputs[0]["old_per_token_logps"]
             assert (old[:4] - old[4:]).abs().max() > 1e-2
+
+    def test_rows_with_different_numbers_of_pictures_score_as_each_alone(self, tiny_vlm, tmp_path):
+        """Through growth, micro-batches and both layouts, no row gets another's pictures."""
+        pictures = [json.loads(row["record"])["images"][0] for row in demo_rows(6)]
+        images = [pictures[:1], pictures[1:4], [], pictures[4:]]
+        records = [
+            {"id": f"mixed-{i}", "question": f"Question {i}?", "question_type": "trajectory-sharerobot", "answer": 0}
+            | ({"image": paths} if paths else {})
+            for i, paths in enumerate(images)
+        ]
+        rows = rows_from_records(records, load_tasks())
+        changes = {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 2, "num_iterations": 2}
+        for sharing in ("on", "off"):
+            trainer = vlm_trainer(tiny_vlm, tmp_path / sharing, rows=rows, prefix_sharing=sharing, **changes)
+            trainer.train()
+            old = torch.cat([batch["old_per_token_logps"] for batch in trainer._buffered_inputs])
+            assert [len(prompt.image_sizes) for prompt in trainer._rollout.prompts] == [1, 3, 0, 2]
+            for row in range(16):
+                completion = trainer._rollout.completion(row)
+                alone = self.alone(tiny_vlm, trainer._rollout.prompts[row // 4], completion)
+                torch.testing.assert_close(old[row, : len(completion)], alone, atol=1e-4, rtol=0)
+
+    @staticmethod
+    def alone(tiny_vlm, prompt, completion):
+        """Log-probs of one completion by one plain forward of the untrained model."""
+        after = prompt.next_position + torch.arange(len(completion))
+        with torch.no_grad():
+            logits = tiny_vlm[1](
+                input_ids=torch.tensor([prompt.ids + completion]),
+                position_ids=torch.cat([prompt.position_ids, after.expand(3, -1)], dim=1)[:, None],
+                **prompt.media,
+            ).logits[0, len(prompt.ids) - 1 : -1]
+        return logits.log_softmax(-1).gather(1, torch.tensor(completion)[:, None])[:, 0]
 
     def test_a_trained_adapter_is_trained_on_against_a_frozen_copy_of_itself(self, tiny_vlm, tmp_path):
         folder = tmp_path / "adapter"
