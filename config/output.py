@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from pathlib import Path
 
 from transformers.integrations.integration_utils import get_available_reporting_integrations
-from transformers.trainer_utils import get_last_checkpoint
 
 
 def make_output(folder: str) -> None:
@@ -31,18 +32,44 @@ def check_reporters(names: list[str]) -> None:
 
 
 def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | None:
-    """The checkpoint folder that `resume_from_checkpoint` names; "true" means the latest of `output_dir`."""
+    """The checkpoint folder that `resume_from_checkpoint` names.
+
+    "true" means the newest of `output_dir` that was saved to the end; newer ones that were not are named on stderr.
+
+    Raises:
+        ValueError: there is none, or the folder named is no whole checkpoint.
+    """
     word = str(asked).lower()
     if word in ("none", "false"):
         return None
-    if word == "true":
-        found = get_last_checkpoint(output_dir) if os.path.isdir(output_dir) else None
-        if found is None:
-            raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N: leave it out")
-        return found
-    if not (Path(asked) / "trainer_state.json").is_file():
-        raise ValueError(
-            f"resume_from_checkpoint={asked} is no checkpoint (it has no trainer_state.json): give a folder "
-            "checkpoint-N of an earlier output_dir, or true for the latest of this one"
-        )
-    return str(asked)
+    if word != "true":
+        fault = _missing(Path(asked))
+        if fault:
+            raise ValueError(
+                f"resume_from_checkpoint={asked} is no checkpoint ({fault}): give a folder checkpoint-N of an earlier "
+                "output_dir, or true for the latest of this one"
+            )
+        return str(asked)
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdigit()]
+    for folder in sorted(folders, key=lambda path: int(path.name.split("-", 1)[1]), reverse=True):
+        fault = _missing(folder)
+        if fault is None:
+            return str(folder)
+        print(f"{folder} was not saved to the end ({fault}): an earlier checkpoint is looked for", file=sys.stderr)
+    raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
+
+
+def _missing(folder: Path) -> str | None:
+    """What a checkpoint folder lacks, in words, or None; the trainer writes its state last."""
+    try:
+        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return "it has no trainer_state.json"
+    except (OSError, ValueError):
+        return "its trainer_state.json is cut off"
+    weights = [path for ending in ("safetensors", "bin") for path in folder.glob(f"*model*.{ending}")]
+    empty = next((path.name for path in weights if path.stat().st_size == 0), None)
+    if empty:
+        return f"its {empty} is empty"
+    sharded = any(folder.glob("global_step*"))  # DeepSpeed's own form
+    return None if weights or sharded else "it has no weights"

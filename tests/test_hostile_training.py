@@ -33,6 +33,7 @@ class TestFolders:
         checkpoint = tmp_path / "checkpoint-7"
         checkpoint.mkdir()
         (checkpoint / "trainer_state.json").write_text("{}")
+        (checkpoint / "adapter_model.safetensors").write_bytes(b"weights")
         assert checkpoint_to_resume(None, str(tmp_path)) is None
         assert checkpoint_to_resume("false", str(tmp_path)) is None
         assert checkpoint_to_resume("true", str(tmp_path)) == str(checkpoint)

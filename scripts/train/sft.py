@@ -29,6 +29,7 @@ import torch  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed  # noqa: E402
 
+from config.output import checkpoint_to_resume  # noqa: E402
 from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
 from model.checkpoints import load_policy  # noqa: E402
 from model.reward_func import reward_arguments  # noqa: E402
@@ -190,8 +191,9 @@ def main(argv: list[str] | None = None) -> int:
     parser = HfArgumentParser((SFTArguments, SFTTrainingArguments), description=__doc__, allow_abbrev=False)
     args, training = parser.parse_args_into_dataclasses(argv)
     try:
+        checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
         trainer = build_trainer(args, training)
-        trainer.train(resume_from_checkpoint=training.resume_from_checkpoint)
+        trainer.train(resume_from_checkpoint=checkpoint)
     except (ValueError, OSError) as error:
         print(f"sft.py: {error}", file=sys.stderr)
         return 2
