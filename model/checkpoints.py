@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from model.registry import module_for
-from model.vlm_module import TOWERS, VLMModule
+from model.vlm_module import TOWERS, VLMModule, unloadable
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
@@ -34,12 +34,17 @@ def load_policy(
     Args:
         trainable: leaves the adapter's weights open for training.
     """
+    origin = ""
     if name_or_path is None:
         if adapter_path is None:
             raise ValueError("neither a model nor an adapter was named: give --model_name_or_path or --adapter_path.")
         name_or_path = adapter_base(adapter_path)
+        origin = f"{adapter_path} was trained on {name_or_path}; give its base as --model_name_or_path. "
     source = {"revision": revision, "trust_remote_code": trust_remote_code}
-    module = module_for(name_or_path, **source)
+    try:
+        module = module_for(name_or_path, **source)
+    except ValueError as error:
+        raise ValueError(f"{origin}{error}") from error
     model = module.load_model(name_or_path, dtype, attn_implementation, quantization_config, **source)
     if adapter_path is not None:
         model = load_adapter(model, adapter_path, trainable=trainable)
@@ -62,7 +67,8 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
     """The model with the LoRA adapter of a folder on it, every weight in its place, as a PeftModel.
 
     Raises ValueError where the folder is no LoRA adapter, where its weights and the model's places for them differ in
-    name or shape (another base, another library version), and where the adapter was never trained (lora_B all zero).
+    name or shape (another base, another library version), where the adapter was never trained (lora_B all zero), and
+    where its weights are not numbers.
     The library itself only warns in these cases, and the base model would be measured instead.
     """
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
@@ -73,14 +79,17 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
         raise ValueError(f"{path} is an adapter of type {settings.get('peft_type')}: only LORA adapters are supported.")
     config = PeftConfig.from_pretrained(str(path))
     config.inference_mode = not trainable
-    weights = load_peft_weights(str(path), device="cpu")
+    try:
+        weights = load_peft_weights(str(path), device="cpu")
+    except Exception as error:
+        raise ValueError(unloadable(str(path), "adapter", error)) from error
     origin = f"{path} (an adapter of {settings.get('base_model_name_or_path')}) does not fit {type(model).__name__}"
     try:
         peft_model = get_peft_model(model, config)
     except ValueError as error:
         raise ValueError(f"{origin}: {error} Give the base model it was trained on.") from error
     places = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
-    fault = _mismatch(weights, places) or _untrained(weights)
+    fault = _mismatch(weights, places) or _not_a_number(weights) or _untrained(weights)
     if fault:
         peft_model.unload()
         raise ValueError(f"{origin}: {fault}")
@@ -108,7 +117,13 @@ def _adapter_settings(path: str | Path) -> dict:
         raise ValueError(f"{path} has no adapter_config.json: give the folder that a LoRA training saved.")
     if not any((folder / f"adapter_model.{ending}").exists() for ending in ("safetensors", "bin")):
         raise ValueError(f"{path} has an adapter_config.json but no weights: the save was cut off; take another one.")
-    return json.loads(file.read_text(encoding="utf-8"))
+    try:
+        settings = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is not JSON ({error}): take another checkpoint.") from error
+    if not isinstance(settings, dict):
+        raise ValueError(f"{file} must hold a JSON object, not a {type(settings).__name__}: take another checkpoint.")
+    return settings
 
 
 def _mismatch(weights: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> str | None:
@@ -126,6 +141,13 @@ def _mismatch(weights: dict[str, torch.Tensor], places: dict[str, torch.Tensor])
                 f"Give the base model it was trained on."
             )
     return None
+
+
+def _not_a_number(weights: dict[str, torch.Tensor]) -> str | None:
+    broken = [name for name, weight in weights.items() if not weight.isfinite().all()]
+    if not broken:
+        return None
+    return f"{broken[0]} holds NaN or infinity: the training that saved it had diverged. Take an earlier checkpoint."
 
 
 def _untrained(weights: dict[str, torch.Tensor]) -> str | None:

@@ -39,14 +39,14 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size, thoug
     """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
 
     `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
-    Sizes are (width, height) of the first picture or None.
+    Sizes are (width, height) of the first picture or None. ValueError, naming the record, where process_answer fails.
     """
     image_size = None if image_size is None else tuple(image_size)
     processed_size = None if processed_size is None else tuple(processed_size)
     sol = record.get("answer")
     target = frame_size(task.config["frame"], image_size, processed_size)
     if task.process_answer is not None and sol is not None and target is not None:
-        sol = task.process_answer(sol, image_size, target)
+        sol = _moved(task, record, image_size, target)
     keywords = {
         "id": record.get("id"),
         "question_type": record["question_type"],
@@ -56,6 +56,14 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size, thoug
         "thought_end": thought_end,
     }
     return sol, keywords
+
+
+def _moved(task: Task, record: dict, image_size, target):
+    try:
+        return task.process_answer(record["answer"], image_size, target)
+    except Exception as error:
+        where = f"record {record.get('id')!r}: process_answer of {task.path} fails on its answer"
+        raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
 
 
 class TaskReward:

@@ -62,11 +62,16 @@ def predict_windows(
         encoded, predictions = [], [None] * len(records)
         for place, record in enumerate(records):
             try:
-                encoded.append((place, module.encode(record["messages"], *load_media(record))))
+                media = load_media(record)
             except MediaError as error:
                 if on_bad_media == "error":
                     raise
                 predictions[place] = _load_error(record, error)
+                continue
+            try:
+                encoded.append((place, module.encode(record["messages"], *media)))
+            except ValueError as error:
+                raise ValueError(f"record {record['id']!r}: {error}") from error
         encoded.sort(key=lambda item: len(item[1].ids))
         for batch in _chunks(encoded, batch_size):
             ids = [records[place]["id"] for place, _ in batch]

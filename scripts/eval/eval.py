@@ -33,6 +33,8 @@ LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size a
 
 
 def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
+    from task.answer_parsing import thought_tags
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -62,6 +64,7 @@ def parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         value = getattr(args, name)
         if value is not None and not value >= least:
             raise ValueError(f"--{name} {value}: it must be at least {least}.")
+    thought_tags(args.thought_end)
     if args.model_name_or_path is None and args.adapter_path is None:
         raise ValueError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
     if args.dtype is None:
@@ -88,11 +91,16 @@ def settings_of(args: argparse.Namespace, rows) -> dict:
 
 
 def check_output(folder: Path, settings: dict, overwrite: bool) -> None:
-    """Refuses a folder that holds predictions of another evaluation.
+    """Makes the output folder; refuses one that holds predictions of another evaluation.
 
     Raises:
-        ValueError: its predictions are of another model, data or settings, and `overwrite` is not set.
+        ValueError: it cannot be made; or its predictions are of another model, data or settings, and `overwrite` is
+            not set.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(f"--output_dir {folder} cannot be made ({error.strerror}): name another folder.") from error
     if overwrite or not (folder / "predictions.jsonl").exists():
         return
     try:
@@ -157,7 +165,6 @@ def evaluate(args: argparse.Namespace, rows, tasks, settings: dict) -> dict:
 
     engine, module = build_engine(args)
     folder = Path(args.output_dir)
-    folder.mkdir(parents=True, exist_ok=True)
     (folder / "metrics.json").unlink(missing_ok=True)
     _write_json(folder / "settings.json", settings)
     torch.manual_seed(args.seed)
