@@ -5,6 +5,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable
+
 import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
@@ -24,13 +27,22 @@ class RowForward:
         model: the bare policy, put on tree attention when prefixes are shared.
         prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
         max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
+        largest: the largest of a number over all processes. Where rows are cut, every process then makes as many
+            forward passes: a process with fewer would leave the others waiting (DDP and ZeRO talk in each).
 
     Raises:
         ValueError: "on" with an attention implementation that cannot take a tree mask.
     """
 
-    def __init__(self, module: VLMModule, model, prefix_sharing: str, max_slots: int | None):
-        self.module, self.max_slots = module, max_slots
+    def __init__(
+        self,
+        module: VLMModule,
+        model,
+        prefix_sharing: str,
+        max_slots: int | None,
+        largest: Callable[[int], int] = lambda count: count,
+    ):
+        self.module, self.max_slots, self.largest = module, max_slots, largest
         self.sharing = prefix_sharing != "off"
         if self.sharing:
             try:
@@ -74,7 +86,7 @@ class RowForward:
     def _plan(self, rows: tuple[int, ...], width: int, device) -> list[Plan]:
         if rows not in self._plans:
             trees = sorted({self._rollout.row_tree[row] for row in rows})
-            self._plans[rows] = build_plans(
+            plans = build_plans(
                 [self._rollout.prompts[tree] for tree in trees],
                 [trees.index(self._rollout.row_tree[row]) for row in rows],
                 [self._rollout.completion(row) for row in rows],
@@ -82,7 +94,16 @@ class RowForward:
                 width,
                 device,
             )
+            if self.max_slots is not None:
+                plans += [_idle(plans)] * (self.largest(len(plans)) - len(plans))
+            self._plans[rows] = plans
         return self._plans[rows]
+
+
+def _idle(plans: list[Plan]) -> Plan:
+    """The smallest of the plans once more, for no row: a forward pass that changes neither values nor gradients."""
+    smallest = min(plans, key=lambda plan: plan.slots)
+    return dataclasses.replace(smallest, slot_of=torch.full_like(smallest.slot_of, -1))
 
 
 def dense_forward(

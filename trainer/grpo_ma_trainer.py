@@ -2,7 +2,7 @@
 
 What happens in one generation, top to bottom: the sampler hands every process whole trees; `_grow` grows them with the
 forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns leaf rewards into advantages;
-`_micro_batches` slices whole trees; `_compute_loss` is TRL's loss, called once a part of the objective on one forward.
+`_micro_batches` takes whole trees; `_compute_loss` is TRL's loss, called once a part of the objective on one forward.
 
 # B rows of a process, N rows of all processes, T completion tokens, S micro-batches of a generation
 """
@@ -20,7 +20,6 @@ from accelerate.utils import gather_object
 from transformers.trainer_callback import ProgressCallback
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
-from trl.trainer.utils import split_tensor_dict
 
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
@@ -32,7 +31,8 @@ from trainer.forward import RowForward
 from trainer.merged import merged_lora
 from trainer.methods import METHODS
 from trainer.metrics import rollout_sums, sampler_gap
-from trainer.progress import LayoutCheck, ShortProgress
+from trainer.micro_batches import partition, take_rows, token_counts
+from trainer.progress import LayoutCheck, ShortProgress, warn_of_unclosed
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
@@ -84,13 +84,16 @@ class GRPOMATrainer(GRPOTrainer):
         self.module.processor = processing_class
         self.tasks = tasks or {}
         self._rollout: Rollout | None = None
+        self._partition: list[list[int]] = []  # rows of each micro-batch
         self._active_rows: list[int] | None = None
         self._memo = None
         self._sampler_gap: list[tuple[float, float]] = []  # of the previous generation, logged with the next
-        self.encoder = PromptEncoder(self.module, args.max_prompt_length, args.on_long_prompt, args.on_bad_media)
         self._sharing_checked = False
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.forward = RowForward(self.module, bare, args.prefix_sharing, args.max_slots)
+        self.forward = RowForward(self.module, bare, args.prefix_sharing, args.max_slots, self._largest)
+        limits = (args.max_slots if self.forward.sharing else None, args.max_completion_length)
+        prompt_rules = (args.max_prompt_length, args.on_long_prompt, args.on_bad_media)
+        self.encoder = PromptEncoder(self.module, *prompt_rules, *limits)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
@@ -112,7 +115,7 @@ class GRPOMATrainer(GRPOTrainer):
     # --- Prompts ---------------------------------------------------------------------------------------------------
 
     def _get_train_sampler(self, dataset=None):
-        sampler = TreeSampler(
+        self._sampler = sampler = TreeSampler(
             num_prompts=len(dataset if dataset is not None else self.train_dataset),
             prompts_per_rank=self.args.per_device_train_batch_size * self.args.steps_per_generation // self.args.leaves,
             leaves=self.args.leaves,
@@ -156,7 +159,7 @@ class GRPOMATrainer(GRPOTrainer):
 
     def _grow(self, prompts, trainer) -> dict[str, list]:
         """TRL's `rollout_func`: grows one tree for each run of `policy.leaves` equal rows."""
-        leaves = self._batch_policy.leaves
+        args, leaves = self.args, self._batch_policy.leaves
         assert len(prompts) == len(self._batch_rows) and len(prompts) % leaves == 0
         rows = self._batch_rows[::leaves]
         encoded = [self.encoder.encode(row) for row in rows]
@@ -165,18 +168,21 @@ class GRPOMATrainer(GRPOTrainer):
             trees = engine.grow(encoded, self._batch_policy, ids)
         self._rollout = Rollout.of([prompt or self.encoder.blank() for prompt in encoded], trees, leaves)
         self.forward.start(self._rollout)
+        self._partition = partition(self._rollout, args.steps_per_generation, args.gradient_accumulation_steps)
+        self._prefetch()
         gap = tuple(map(sum, zip((0.0, 0.0), *self._sampler_gap, strict=True)))
         self._sampler_gap = []
         self._log_sums(rollout_sums(self._rollout) | {"sampling/policy_gap": gap})
-        unclosed = self._metrics["train"].get("thought/unclosed_share", [0.0])[-1]
-        if unclosed > 0.5:
-            warnings.warn(
-                f"{unclosed:.0%} of the thoughts never closed: raise max_thought_length "
-                f"({self.args.max_thought_length}), or warm-start the model to write {self.args.thought_end} "
-                "(scripts/train/sft.py)",
-                stacklevel=2,
-            )
+        warn_of_unclosed(self._metrics["train"].get("thought/unclosed_share", [0.0])[-1], args)
         return self._rollout.as_trl()
+
+    def _prefetch(self) -> None:
+        """Has the prompts of the next generation read while this one trains; the sampler's order is known."""
+        steps = self.args.steps_per_generation * self.num_iterations // self.args.gradient_accumulation_steps
+        following = self.state.global_step // steps + 1
+        if following * steps < self.state.max_steps:
+            indices = self._sampler.prompts_of(following, self.accelerator.process_index)
+            self.encoder.prefetch([self.train_dataset[i] for i in indices])
 
     def _generate_and_score_completions(self, inputs):
         policy = self._batch_policy = METHODS[self.args.method].policy(self.args, self._warming_up)
@@ -264,23 +270,17 @@ class GRPOMATrainer(GRPOTrainer):
         return self._buffered_inputs[self._step % self.args.steps_per_generation]
 
     def _micro_batches(self, output: dict) -> list[dict]:
-        """S micro-batches of whole trees, in the order grown, each with the token counts of its own optimiser step."""
+        """S micro-batches of whole trees (`_partition`), each with the token counts of its own optimiser step."""
         steps, window = self.args.steps_per_generation, self.args.gradient_accumulation_steps
-        batches = split_tensor_dict(output, steps)
+        batches = [take_rows(output, rows) for rows in self._partition]
         for start in range(0, steps, window):
             part = batches[start : start + window]
-            local = torch.stack([self._token_counts(batch) for batch in part]).sum(dim=0)
+            local = torch.stack([token_counts(batch) for batch in part]).sum(dim=0)
             # TRL divides by num_items_in_batch * window / steps: it means a whole generation
             counts = self.accelerator.reduce(local, reduction="sum") * steps / window
             for batch in part:
                 batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = counts
         return batches
-
-    def _token_counts(self, batch: dict) -> torch.Tensor:
-        """Trained tokens of a micro-batch: all, of thoughts, of answers."""
-        mask = batch["completion_mask"] * batch["tool_mask"]
-        thought = mask * batch["thought_mask"] if "thought_mask" in batch else mask * 0
-        return torch.stack([mask.sum(), thought.sum(), mask.sum() - thought.sum()]).double()
 
     def _compute_loss(self, model, inputs):
         """TRL's loss, or the sum of TRL's losses of the two parts, on one forward."""
@@ -327,18 +327,20 @@ class GRPOMATrainer(GRPOTrainer):
         """TRL's log-prob pass on our rows: (B, T) log-probs, (B, T) entropies or None, and None (no router loss)."""
         if self._memo:
             return self._memo
-        rows = self._active_rows if self._active_rows is not None else list(range(input_ids.size(0)))
-        assert len(rows) == input_ids.size(0), f"{len(rows)} rows are active, {input_ids.size(0)} were asked for"
+        whole = self._active_rows is None  # the generation at once, for the old and the reference log-probs
+        batches = self._partition if whole else [self._active_rows]
+        back = torch.tensor([row for rows in batches for row in rows], device=input_ids.device).argsort()
+        assert len(back) == input_ids.size(0), f"{len(back)} rows are active, {input_ids.size(0)} were asked for"
         bare = self.accelerator.unwrap_model(model)
         parts = []
-        for start in range(0, len(rows), batch_size or len(rows)):
-            chunk = slice(start, start + (batch_size or len(rows)))
-            arguments = (rows[chunk], input_ids[chunk], attention_mask[chunk], logits_to_keep)
+        for rows in batches:
+            here = rows if whole else slice(None)
+            arguments = (rows, input_ids[here], attention_mask[here], logits_to_keep)
             with self.accelerator.autocast():
                 self._check_sharing(bare, arguments)
                 parts.append(self.forward(model, bare, *arguments))
-        logps = torch.cat([logps for logps, _ in parts])
-        result = (logps, torch.cat([entropies for _, entropies in parts]) if compute_entropy else None, None)
+        logps = torch.cat([logps for logps, _ in parts])[back]
+        result = (logps, torch.cat([entropies for _, entropies in parts])[back] if compute_entropy else None, None)
         if self._memo is not None:
             self._memo = result
         return result
@@ -388,6 +390,10 @@ class GRPOMATrainer(GRPOTrainer):
         totals = self.accelerator.reduce(self._tensor(list(sums.values()), torch.float64), reduction="sum").tolist()
         for name, (total, count) in zip(sums, totals, strict=True):
             self._metrics["train"][name].append(total / count if count else float("nan"))
+
+    def _largest(self, count: int) -> int:
+        """The largest `count` of all processes."""
+        return int(self.accelerator.gather(self._tensor([count], torch.long)).max())
 
     def _tensor(self, values, dtype=torch.float32) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=self.accelerator.device).to(dtype)

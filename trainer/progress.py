@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 
@@ -27,6 +29,16 @@ class ShortProgress(ProgressCallback):
         evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
         if figures or evaluation:
             self.training_bar.write(f"step {state.global_step}: " + ", ".join(figures or evaluation))
+
+
+def warn_of_unclosed(share: float, args) -> None:
+    """A warning with the ways out when most thoughts of a generation never closed; `args` is the GRPOConfig."""
+    if share > 0.5:
+        warnings.warn(
+            f"{share:.0%} of the thoughts never closed: raise max_thought_length ({args.max_thought_length}), or "
+            f"warm-start the model to write {args.thought_end} (scripts/train/sft.py)",
+            stacklevel=3,
+        )
 
 
 def _short(value) -> str:

@@ -39,15 +39,25 @@ class TreeSampler(Sampler[int]):
         self.num_prompts, self.leaves, self.ranks, self.repeats = num_prompts, leaves, ranks, repeats
         self.sync, self.shuffle, self.seed, self.epoch = sync, shuffle, seed, 0
         self.unused = num_prompts % self.per_generation
+        self.prompts_per_rank = prompts_per_rank
 
     def set_epoch(self, epoch: int) -> None:
         self.epoch = epoch
 
+    def prompts_of(self, generation: int, rank: int) -> list[int]:
+        """The prompts `rank` gets in a generation, counted from 0 over the whole run."""
+        epoch, at = divmod(generation, self.num_prompts // self.per_generation)
+        chunk = self._order(epoch)[at * self.per_generation : (at + 1) * self.per_generation]
+        return chunk if self.sync else chunk[rank * self.prompts_per_rank : (rank + 1) * self.prompts_per_rank]
+
+    def _order(self, epoch: int) -> list[int]:
+        if not self.shuffle:
+            return list(range(self.num_prompts))
+        generator = torch.Generator().manual_seed(self.seed + 1_000_003 * epoch)
+        return torch.randperm(self.num_prompts, generator=generator).tolist()
+
     def __iter__(self) -> Iterator[int]:
-        order = list(range(self.num_prompts))
-        if self.shuffle:
-            generator = torch.Generator().manual_seed(self.seed + 1_000_003 * self.epoch)
-            order = torch.randperm(self.num_prompts, generator=generator).tolist()
+        order = self._order(self.epoch)
         for start in range(0, self.num_prompts - self.unused, self.per_generation):
             chunk = order[start : start + self.per_generation]
             batch = chunk * self.ranks if self.sync else chunk

@@ -96,7 +96,7 @@ def write_to_the_limit(model, processor) -> None:
 
 
 class Clock:
-    """Medians of alternating runs: on a CPU in CPU seconds, which others on the machine disturb less, else in wall time."""
+    """Medians of alternating runs; on a CPU in CPU seconds, which other processes disturb less than the wall clock."""
 
     def __init__(self, device: str):
         self.cuda = device == "cuda"
