@@ -27,7 +27,6 @@ TASK_CONFIG = {
 
 SELF_TEST = {
     "record": {
-        "question_type": "affordance-sharerobot",
         "question": "Open the drawer.",
         "answer": {"x": 160, "y": 120, "width": 320, "height": 240},
     },

@@ -43,7 +43,6 @@ TASK_CONFIG = {
 
 SELF_TEST = {
     "record": {
-        "question_type": "demand-prediction",
         "question": "I am thirsty.",
         "answer": [{"bbox_2d": [320, 240, 400, 300], "label": "cup"}],
     },

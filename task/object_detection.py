@@ -36,7 +36,6 @@ TASK_CONFIG = {
 
 SELF_TEST = {
     "record": {
-        "question_type": "object-detection",
         "question": "Find every cup and every lamp.",
         "answer": [
             {"bbox_2d": [160, 120, 320, 240], "label": "cup"},

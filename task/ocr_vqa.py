@@ -38,7 +38,7 @@ TASK_CONFIG = {
 }
 
 SELF_TEST = {
-    "record": {"question_type": "ocr-vqa", "question": "When does it open?", "answer": ["10:30 AM", "half past ten"]},
+    "record": {"question": "When does it open?", "answer": ["10:30 AM", "half past ten"]},
     "right": "<think>the sign says so</think><answer>10:30 am</answer>",
     "wrong": "<think>a guess</think><answer>never on Sundays</answer>",
 }
