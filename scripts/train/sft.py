@@ -21,15 +21,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-from _root import use_checkout
+from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
 import torch  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
-from transformers import HfArgumentParser, Trainer, TrainingArguments, set_seed  # noqa: E402
+from transformers import Trainer, TrainingArguments, set_seed  # noqa: E402
 
-from config.output import checkpoint_to_resume  # noqa: E402
+from config.output import checkpoint_to_resume, make_output  # noqa: E402
+from config.parser import RecipeParser  # noqa: E402
 from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
 from model.checkpoints import load_policy  # noqa: E402
 from model.reward_func import reward_arguments  # noqa: E402
@@ -125,7 +126,11 @@ class Collator:
         prompts, completions = [], []
         for row in rows:
             record = read_row(row)
-            prompt = self.module.encode(record["messages"], *load_media(record))
+            media = load_media(record)
+            try:
+                prompt = self.module.encode(record["messages"], *media)
+            except ValueError as error:
+                raise ValueError(f"record {record['id']!r}: {error}") from error
             sizes = (prompt.image_sizes[:1] or [None])[0], (prompt.processed_sizes[:1] or [None])[0]
             text = target_text(record, self.tasks[record["question_type"]], *sizes, self.thought_end)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -163,11 +168,8 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
     seed = training.data_seed if training.data_seed is not None else training.seed
     rows = build_dataset(args.dataset, tasks, thought_end=args.thought_end, seed=seed, image_root=args.image_root)
     check_thoughts(rows, args.empty_thought, args.thought_end)
-    # A checkpoint names its base: an absolute path is found from any directory.
-    name = args.model_name_or_path
-    name = str(Path(name).resolve()) if Path(name).is_dir() else name
     module, model, processor = load_policy(
-        name,
+        args.model_name_or_path,
         dtype=args.dtype or ("bfloat16" if torch.cuda.is_available() and args.lora_rank else "float32"),
         attn_implementation="sdpa",
         min_pixels=args.min_pixels,
@@ -188,14 +190,19 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = HfArgumentParser((SFTArguments, SFTTrainingArguments), description=__doc__, allow_abbrev=False)
-    args, training = parser.parse_args_into_dataclasses(argv)
+    args, training = RecipeParser((SFTArguments, SFTTrainingArguments)).parse(argv)
     try:
+        make_output(training.output_dir)
+        args.dataset = [locate(path) for path in args.dataset]
+        args.model_name_or_path = locate(args.model_name_or_path)
         checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
         trainer = build_trainer(args, training)
         trainer.train(resume_from_checkpoint=checkpoint)
     except (ValueError, OSError) as error:
         print(f"sft.py: {error}", file=sys.stderr)
+        return 2
+    if trainer.state.global_step == 0:
+        print("sft.py: no step was trained, nothing is saved: raise max_steps or num_train_epochs.", file=sys.stderr)
         return 2
     trainer.save_model()
     trainer.save_state()
