@@ -9,8 +9,8 @@ from trainer.engines.sampling import Sampling
 
 AT_LEAST_ONE = (
     "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
-    "rollout_prompts", "per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps",
-    "steps_per_generation", "num_iterations",
+    "max_completion_length", "rollout_prompts", "per_device_train_batch_size", "per_device_eval_batch_size",
+    "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
 )  # fmt: skip
 NOT_NEGATIVE = ("learning_rate", "beta", "answer_warmup_steps", "max_grad_norm", "weight_decay")
 
@@ -25,6 +25,11 @@ def check_ranges(args) -> None:
         value = getattr(args, name)
         if value is not None and not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be a finite number of at least 0")
+    if args.method == "grpo" and args.num_generations is not None and args.num_generations < 2:
+        raise ValueError(
+            f"num_generations={args.num_generations}: an advantage compares at least 2 generations per prompt; set "
+            "it to 2 or more"
+        )
     if not args.temperature > 0:
         raise ValueError(
             f"temperature={args.temperature} must be above 0: greedy completions of a prompt are all the same, so "

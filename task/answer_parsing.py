@@ -28,8 +28,8 @@ _ASCII |= dict.fromkeys((0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), 
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
 _TRAILING_COMMA = re.compile(r"(?<![\s,\[{(]),(?=\s*[\]}])")
-# No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
 _CLOSING_TAG = re.compile(r"</[^\s<>/]+>")
+# No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 

@@ -6,7 +6,7 @@ import random
 import statistics
 
 import pytest
-from trainer_cases import logged, script, text_rows, text_trainer, thought_tree
+from trainer_cases import logged, script, settings, text_rows, text_trainer, thought_tree
 
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.thought_answer import thought_answer
@@ -81,6 +81,12 @@ def test_nothing_is_ever_not_a_number_but_an_undefined_rho(rewards, closed):
     for column in (out.thought, out.answer):
         assert all(math.isfinite(value) for value in column)
     assert not math.isinf(out.rho)
+
+
+@pytest.mark.parametrize("count", [1, 0, -4])
+def test_a_group_of_one_is_refused_in_plain_words(tmp_path, count):
+    with pytest.raises(ValueError, match=f"num_generations={count}: an advantage compares at least 2"):
+        settings(tmp_path, method="grpo", num_generations=count, max_completion_length=8)
 
 
 def test_two_records_of_one_question_are_two_groups(tiny_text, tmp_path, monkeypatch):
