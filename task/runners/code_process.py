@@ -1,0 +1,247 @@
+"""The supervisor of sandbox.py: a job in JSON on standard input, the outcome in JSON on standard output.
+
+This process shuts itself in and forks a keeper, the first process of its own process namespace; the keeper forks a
+child for each run, watches clock and output, and ends; the kernel then ends whatever the program started. Only the
+standard library, so that it starts in a moment.
+"""
+
+import contextlib
+import ctypes
+import io
+import json
+import os
+import resource
+import secrets
+import select
+import signal
+import socket
+import struct
+import sys
+import time
+
+MEMORY_BYTES = 1 << 30  # address space of a process
+FILE_BYTES = 16 << 20
+OUTPUT_BYTES = 1 << 20  # standard output and error of a run
+OPEN_FILES, PROCESSES = 64, 16
+LIBC = ctypes.CDLL(None, use_errno=True)
+NEW_USER, NEW_PID, NEW_NET, NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
+NO_NEW_PRIVILEGES, SUBREAPER, PARENT_DEATH_SIGNAL = 38, 36, 1
+LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+WRITING = sum(1 << bit for bit in (1, *range(4, 13)))  # write, remove and make files of every kind
+TRUNCATE = 1 << 14  # known from Landlock's third version on
+TCP = 0b11  # bind and connect, from the fourth on
+
+
+def main() -> None:
+    job = json.load(sys.stdin)
+    shut_in = {"namespaces": isolate(), "files": guard_files(os.getcwd())}
+    if job.get("probe"):
+        print(json.dumps(shut_in))
+        return
+    keeper = os.fork()
+    if keeper == 0:
+        keep(job, shut_in["namespaces"])
+    os.waitpid(keeper, 0)
+
+
+def isolate() -> bool:
+    """Whether the next fork gets namespaces of its own. Privileges in them are dropped again at once."""
+    LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
+    LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
+    done = LIBC.unshare(NEW_USER | NEW_PID | NEW_NET | NEW_IPC) == 0
+    if done:
+        LIBC.capset(struct.pack("Ii", 0x20080522, 0), struct.pack("6I", *[0] * 6))
+    return done
+
+
+def guard_files(folder: str) -> bool:
+    """Whether writing is confined to `folder` (and /dev/null) from here on, by Landlock."""
+    version = LIBC.syscall(LANDLOCK_CREATE, None, 0, 1)
+    if version < 1:
+        return False
+    rights = WRITING | (TRUNCATE if version >= 3 else 0)
+    rules = struct.pack("QQ", rights, TCP) if version >= 4 else struct.pack("Q", rights)
+    ruleset = LIBC.syscall(LANDLOCK_CREATE, rules, len(rules), 0)
+    for path, allowed in ((folder, rights), ("/dev/null", rights & (1 << 1 | TRUNCATE))):
+        place = os.open(path, os.O_PATH)
+        LIBC.syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, place), 0)
+        os.close(place)
+    return LIBC.syscall(LANDLOCK_RESTRICT, ruleset, 0) == 0
+
+
+def keep(job: dict, isolated: bool) -> None:
+    """Runs the job, writes the outcome, ends. In a process namespace that is the end of every process in it."""
+    LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+    LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
+    deadline = time.monotonic() + job["wall"]
+    outcome = with_tests(job, deadline, isolated) if job["tests"] else with_cases(job, deadline, isolated)
+    if not isolated:
+        end_children()
+    os.write(1, json.dumps(outcome).encode())
+    os._exit(0)
+
+
+def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
+    secret = secrets.token_hex(16)
+
+    def program(report: int) -> None:
+        passed, space = 0, {"__name__": "solution"}
+        exec(compile(job["setup"], "setup", "exec"), space)
+        exec(compile(job["source"], "program", "exec"), space)
+        for number, test in enumerate(job["tests"]):
+            with contextlib.suppress(BaseException):
+                exec(compile(test, f"test {number}", "exec"), space)
+                passed += 1
+        os.write(report, f"{secret} {passed}".encode())
+
+    status, _, report = run(program, b"", job["cpu"], deadline, isolated)
+    said, _, passed = report.decode("utf-8", "replace").partition(" ")
+    known = said == secret
+    if status == "ok" and not known:
+        status = "crash"
+    return {"status": status, "passed": int(passed) if known else 0, "total": len(job["tests"])}
+
+
+def with_cases(job: dict, deadline: float, isolated: bool) -> dict:
+    def program(report: int) -> None:
+        exec(compile(job["source"], "program", "exec"), {"__name__": "__main__"})
+
+    passed, worst = 0, "ok"
+    for case in job["cases"]:
+        status, printed, _ = run(program, case["input"].encode(), job["cpu"], deadline, isolated)
+        if status != "ok":
+            worst = status
+        elif lines(printed.decode("utf-8", "replace")) == lines(case["output"]):
+            passed += 1
+        if status == "time":
+            break
+    return {"status": worst, "passed": passed, "total": len(job["cases"])}
+
+
+def lines(text: str) -> list[str]:
+    """Without white space at the ends of lines and empty lines at the end."""
+    return [line.rstrip() for line in text.rstrip().split("\n")]
+
+
+def run(program, given: bytes, cpu: int, deadline: float, isolated: bool) -> tuple[str, bytes, bytes]:
+    """(status, standard output, report) of `program(report fd)` in a child with `given` on its standard input."""
+    pipes = [os.pipe() for _ in range(3)]  # output, errors, report
+    child = os.fork()
+    if child == 0:
+        become(program, given, [writing for _, writing in pipes], cpu, isolated)
+    texts = {reading: b"" for reading, _ in pipes}
+    for _, writing in pipes:
+        os.close(writing)
+    status, ended = "ok", False
+    while not ended and status == "ok":
+        # A process that the program left behind may hold the pipes open: the child's end counts, not theirs.
+        pid, code = os.waitpid(child, os.WNOHANG)
+        ended = pid == child
+        ready, _, _ = select.select(list(texts), [], [], 0 if ended else 0.02)
+        for reading in ready:
+            part = os.read(reading, 1 << 16)
+            texts[reading] += part
+            if not part and not ended:
+                time.sleep(0.002)  # closed, and so always ready
+        if len(texts[pipes[0][0]]) + len(texts[pipes[1][0]]) > OUTPUT_BYTES:
+            status = "output"
+        elif ended and code != 0:
+            status = "time" if os.WIFSIGNALED(code) and os.WTERMSIG(code) == signal.SIGXCPU else "crash"
+        elif not ended and time.monotonic() > deadline:
+            status = "time"
+    if not ended:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    output, report = (drained(pipes[place][0], texts[pipes[place][0]]) for place in (0, 2))
+    for reading, _ in pipes:
+        os.close(reading)
+    if status == "ok" and len(output) > OUTPUT_BYTES:
+        status = "output"
+    if status == "ok" and left_running():
+        status = "processes"
+    return status, output, report
+
+
+def drained(pipe: int, text: bytes) -> bytes:
+    """`text` and what else already lies in the pipe."""
+    os.set_blocking(pipe, False)
+    with contextlib.suppress(BlockingIOError):
+        while len(text) <= OUTPUT_BYTES and (part := os.read(pipe, 1 << 16)):
+            text += part
+    return text
+
+
+def become(program, given: bytes, writings: list[int], cpu: int, isolated: bool) -> None:
+    """The child's life: limits, its own standard streams, the program; 0 at its end, 1 after an exception."""
+    stdin = os.memfd_create("input")
+    os.write(stdin, given)
+    os.lseek(stdin, 0, os.SEEK_SET)
+    report = os.dup2(writings[2], 9)
+    for place, descriptor in enumerate((stdin, writings[0], writings[1])):
+        os.dup2(descriptor, place)
+    os.closerange(3, 9)
+    os.closerange(10, 4096)
+    for limit, value in (
+        (resource.RLIMIT_CPU, cpu), (resource.RLIMIT_AS, MEMORY_BYTES), (resource.RLIMIT_FSIZE, FILE_BYTES),
+        (resource.RLIMIT_NOFILE, OPEN_FILES), (resource.RLIMIT_CORE, 0),
+    ):  # fmt: skip
+        resource.setrlimit(limit, (value, value + (limit == resource.RLIMIT_CPU)))
+    if isolated:
+        # Counted within the namespace; without one the user's own processes would count.
+        resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))
+    else:
+        socket.socket = refuse_socket
+    sys.stdin, sys.stdout = io.TextIOWrapper(io.FileIO(0)), io.TextIOWrapper(io.FileIO(1, "w"), write_through=True)
+    sys.stderr = io.TextIOWrapper(io.FileIO(2, "w"), write_through=True)
+    status = 1
+    try:
+        program(report)
+        status = 0
+    except SystemExit as error:
+        status = 0 if error.code in (None, 0) else 1
+    except BaseException:
+        status = 1
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+    os._exit(status)
+
+
+def refuse_socket(*_, **__):
+    raise PermissionError("there is no network here")
+
+
+def left_running() -> bool:
+    """Whether a process that the program started still runs: orphans come to their keeper."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def end_children() -> None:
+    """Kills every process below this one, also those that left its group."""
+    for _ in range(100):
+        with contextlib.suppress(ChildProcessError):
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        children = [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if parent_of(pid) == os.getpid()]
+        if not children:
+            return
+        for pid in children:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+
+
+def parent_of(pid: int) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return int(file.read().rpartition(")")[2].split()[1])
+    except (OSError, ValueError):
+        return 0
+
+
+if __name__ == "__main__":
+    main()
