@@ -1,0 +1,24 @@
+"""The formats that scripts/data/convert.py reads: name -> (function that reads the source, function that converts).
+
+A reader gives (place for messages, raw record); a converter gives the records made of one raw one, and raises
+ValueError, with the reason, for one that cannot be used.
+"""
+
+from converters import coco, columns, conversations, mathematics, programs, sharerobot, text_in_pictures
+from converters.sources import read_json, read_json_folder
+
+FORMATS = {
+    "sharerobot-trajectory": (read_json, sharerobot.trajectory),
+    "sharerobot-affordance": (read_json, sharerobot.affordance),
+    "coco": (coco.read_pictures, coco.detection),
+    "refcoco": (coco.read_references, coco.reference),
+    "llava": (read_json, conversations.conversation),
+    "vlm-r1": (read_json, conversations.conversation),
+    "textvqa": (text_in_pictures.read_textvqa, text_in_pictures.textvqa),
+    "ocr-vqa": (text_in_pictures.read_ocrvqa, text_in_pictures.ocrvqa),
+    "gsm8k": (read_json, mathematics.gsm8k),
+    "math": (read_json_folder, mathematics.competition),
+    "mbpp": (read_json, programs.mbpp),
+    "humaneval": (read_json, programs.humaneval),
+    "table": (columns.read_table, columns.row),
+}

@@ -1,0 +1,72 @@
+"""Any table: a parquet file, a folder of them, or a folder that `datasets` saved; columns are named by flag."""
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from converters.converted import Converted
+
+FIELDS = ("question", "answer", "image", "id")
+
+
+def read_table(source, options):
+    """(place, row) of every row, row by row: a table may be larger than the memory."""
+    if not {"question", "answer"} <= set(options.columns):
+        raise ValueError("--format table needs --columns question=COLUMN answer=COLUMN [image=COLUMN] [id=COLUMN].")
+    rows, names = _rows(source)
+    missing = [column for column in options.columns.values() if column not in names]
+    if missing:
+        raise ValueError(f"{source} has no column {missing[0]!r}: its columns are {', '.join(names)}.")
+    return ((f"{source} row {number}", {"number": number} | {"cells": row}) for number, row in enumerate(rows))
+
+
+def row(raw, options):
+    cells = {field: raw["cells"][column] for field, column in options.columns.items()}
+    record = {"question_type": options.question_type, "question": cells["question"], "answer": cells["answer"]}
+    changes = []
+    if cells.get("id") is not None:
+        record["id"] = str(cells["id"])
+    if cells.get("image") is not None:
+        images = cells["image"] if isinstance(cells["image"], list) else [cells["image"]]
+        record["image"] = [_picture(one, raw["number"], place, options, changes) for place, one in enumerate(images)]
+    return [Converted(record, changes)]
+
+
+def _picture(cell, row_number, place, options, changes):
+    """The path of a cell's picture, written below the output's folder where the table holds the picture itself."""
+    if isinstance(cell, str):
+        return cell
+    if isinstance(cell, dict) and cell.get("bytes") is None and isinstance(cell.get("path"), str):
+        return cell["path"]
+    content = cell.get("bytes") if isinstance(cell, dict) else cell
+    if not isinstance(content, bytes):
+        raise ValueError(f"the picture is a {type(cell).__name__}, neither a path nor a picture's bytes")
+    try:
+        ending = Image.open(io.BytesIO(content)).format.lower()
+    except OSError as error:
+        raise ValueError(f"the picture's bytes are no picture ({error})") from error
+    options.pictures.mkdir(parents=True, exist_ok=True)
+    path = options.pictures / f"{row_number:06d}-{place}.{ending}"
+    path.write_bytes(content)
+    changes.append("picture written to a file")
+    return str(path)
+
+
+def _rows(source: Path):
+    """(iterator of rows as dicts, column names); pictures stay bytes, nothing is decoded."""
+    if (source / "dataset_dict.json").exists():
+        raise ValueError(f"{source} holds several splits: give the folder of one, {source}/train for example.")
+    if (source / "state.json").exists():
+        import datasets
+
+        data = datasets.load_from_disk(str(source)).with_format("arrow")
+        return (one for table in data.iter(1000) for one in table.to_pylist()), data.column_names
+    import pyarrow.parquet
+
+    files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
+    if not files or any(file.suffix != ".parquet" for file in files):
+        raise ValueError(f"{source} is neither a .parquet file, a folder of them, nor a data set saved to disk.")
+    tables = [pyarrow.parquet.ParquetFile(file) for file in files]
+    batches = (batch for table in tables for batch in table.iter_batches(1000))
+    return (one for batch in batches for one in batch.to_pylist()), tables[0].schema_arrow.names

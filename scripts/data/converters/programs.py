@@ -1,0 +1,22 @@
+"""Programs with unit tests: MBPP (CC BY 4.0) and HumanEval (MIT)."""
+
+from converters.converted import Converted, need, text
+
+
+def mbpp(raw, options):
+    """The tests stand in the question, as is usual for MBPP: they alone name the function."""
+    tests = need(raw, "test_list")
+    if not isinstance(tests, list) or not tests:
+        raise ValueError("test_list holds no test")
+    setup = raw.get("test_setup_code") or "\n".join(raw.get("test_imports") or [])
+    question = f"{text(raw, 'text', 'prompt').strip()}\nThe program must pass these tests:\n" + "\n".join(tests)
+    record = {"id": f"mbpp-{need(raw, 'task_id')}", "question": question, "question_type": "code-generation"}
+    return [Converted(record | {"answer": {"tests": tests} | ({"setup": setup} if setup else {})})]
+
+
+def humaneval(raw, options):
+    """The function to complete is shown; the whole program is asked for, so it repeats what is shown."""
+    name = text(raw, "entry_point")
+    question = f"Complete this Python function:\n{text(raw, 'prompt').rstrip()}"
+    record = {"id": text(raw, "task_id"), "question": question, "question_type": "code-generation"}
+    return [Converted(record | {"answer": {"tests": [f"{text(raw, 'test').rstrip()}\n\ncheck({name})\n"]}})]

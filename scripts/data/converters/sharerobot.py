@@ -1,0 +1,43 @@
+"""ShareRobot (BAAI/ShareRobot, Apache-2.0): trajectories and affordances.
+
+{"id": number or picture path, "meta_data": {"original_width", "original_height"}, "instruction",
+"points": [[x, y], ...] or "affordance": {"x", "y", "width", "height"}}
+"""
+
+from converters.converted import Converted, need, sentence, text
+
+ENDINGS = (".jpg", ".png", ".jpeg")
+
+
+def trajectory(raw, options):
+    points = need(raw, "points")
+    return [_record(raw, options, "trajectory-sharerobot", points)]
+
+
+def affordance(raw, options):
+    """The box stays x, y, width, height, as the task reads it: no place for a mistake."""
+    box = need(raw, "affordance")
+    if not isinstance(box, dict) or set(box) != {"x", "y", "width", "height"}:
+        raise ValueError(f"affordance is {box!r:.60}: x, y, width and height are needed")
+    return [_record(raw, options, "affordance-sharerobot", box)]
+
+
+def _record(raw, options, question_type, answer):
+    meta = need(raw, "meta_data")
+    image, changes = _picture(raw, options.image_root)
+    record = {"id": need(raw, "id"), "image": image, "question": sentence(text(raw, "instruction"))}
+    record |= {"question_type": question_type, "answer": answer, "meta_data": meta}
+    return Converted(record, changes, size=(need(meta, "original_width"), need(meta, "original_height")))
+
+
+def _picture(raw, image_root):
+    """The picture's path: `image` where given, else the id as a path, else a file named by the id."""
+    if isinstance(raw.get("image"), str):
+        return raw["image"], []
+    name = str(need(raw, "id"))
+    if name.lower().endswith(ENDINGS):
+        return name, []
+    for path in (f"{folder}{name}{ending}" for folder in ("", "images/") for ending in ENDINGS):
+        if (image_root / path).is_file():
+            return path, ["picture found by the id"]
+    raise ValueError(f"id {name!r} is no picture's path, and no {name}.jpg or .png lies in {image_root}")
