@@ -26,7 +26,7 @@ while (($#)); do
 done
 [[ $seed =~ ^[0-9]{1,9}$ ]] || refuse "--seed is '$seed': give a whole number"
 output=${output:-$repo/runs/quickstart/seed$seed-$(date +%Y%m%d-%H%M%S)}
-mkdir -p -- "$output"
+mkdir -p -- "$output" 2> /dev/null || refuse "$output cannot be made: name a folder you can write in with --output_dir"
 output=$(cd -- "$output" > /dev/null && pwd)
 [[ -z $(ls -A -- "$output") ]] || refuse "$output is not empty: name a new folder with --output_dir, or leave the flag out"
 

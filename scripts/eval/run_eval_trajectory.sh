@@ -10,6 +10,10 @@ case ${1:-} in -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;; 
 
 python=${PYTHON:-$repo/.venv/bin/python}
 [[ -n ${PYTHON:-} || -x $python ]] || python=python
+if ! command -v -- "$python" > /dev/null; then
+  echo "run_eval_trajectory: found no Python ($python): run bash scripts/setup.sh, or set PYTHON" >&2
+  exit 2
+fi
 
 flags=()
 from_env() { if [[ -n ${!1:-} ]]; then flags+=("--$2" "${!1}"); fi; }
