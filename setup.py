@@ -8,6 +8,7 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ["config", "dataset", "model", "task", "trainer"]
 DEV = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>=77", "gguf>=0.17,<1"]
+DETECTION = ["pycocotools>=2.0.8,<3"]  # average precision; all else works without
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
 
 
@@ -36,7 +37,8 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + PHOTOS,
+        "dev": DEV + PHOTOS + DETECTION,
+        "detection": DETECTION,
         "flash": ["flash-attn>=2.8,<3"],
         "photos": PHOTOS,
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports

@@ -27,7 +27,7 @@ while (($#)); do
 done
 for extra in ${extras//,/ }; do
   case $extra in
-    dev | sim | photos | flash) ;;
+    dev | sim | photos | detection | flash) ;;
     *) refuse "unknown extra '$extra': setup.py has dev, sim, photos and flash" ;;
   esac
 done
