@@ -10,7 +10,7 @@ import torch
 import yaml
 from PIL import Image
 
-from scripts.demo import make_scenes, make_tiny_model, warm_start
+from scripts.demo import learn_to_name, learn_to_see, make_scenes, make_tiny_model, warm_start
 
 REPO = Path(__file__).resolve().parents[1]
 TINY = REPO / "scripts" / "demo" / "tiny_model"
@@ -220,3 +220,45 @@ def test_shipped_tokenizer_and_template_are_what_the_code_builds(processor):
     assert built.tokenizer.get_vocab() == processor.tokenizer.get_vocab()
     assert built.chat_template == processor.chat_template
     assert make_tiny_model.build_config(built.tokenizer).to_dict()["text_config"]["vocab_size"] >= len(built.tokenizer)
+
+
+# ---- the warm start
+
+
+def test_only_the_demonstration_is_learned(processor):
+    scenes = [make_scenes.make_scene(warm_start.WARM_SEED, index) for index in range(3)]
+    batch, labels = warm_start.make_batch(processor, scenes, np.random.default_rng(5), flawed=True)
+    rng = np.random.default_rng(5)
+    for scene, row in zip(scenes, labels, strict=True):
+        assert processor.tokenizer.decode(row[row != -100]) == warm_start.demonstrate(scene, rng) + "<|im_end|>"
+    assert batch["image_grid_thw"].shape == (3, 3)
+
+
+def test_flawless_demonstrations_start_and_end_at_gripper_and_target():
+    for index in range(50):
+        scene = make_scenes.make_scene(warm_start.WARM_SEED, index)
+        text = warm_start.demonstrate(scene, np.random.default_rng(index), flawed=False)
+        path = np.array(warm_start.PAIR.findall(warm_start.COMPLETION.fullmatch(text).group(1)), dtype=float)
+        assert np.abs(path[0] - scene.gripper.xy * scene.scale).max() <= 1
+        assert np.abs(path[-1] - scene.objects[0][0].xy * scene.scale).max() <= 1
+
+
+def test_patch_targets_point_at_the_patch_that_holds_the_thing(processor):
+    scenes = [make_scenes.make_scene(learn_to_see.SEE_SEED, index) for index in range(4)]
+    pictures = [make_scenes.draw(scene) for scene in scenes]
+    grids = processor.image_processor(images=pictures, return_tensors="pt")["image_grid_thw"]
+    rows, patches = learn_to_see.targets(scenes, grids)
+    assert patches == sum(w * h // 28**2 for w, h in (scene.processed_size for scene in scenes))
+    width, height = scenes[0].processed_size
+    x, y = scenes[1].gripper.xy * scenes[1].scale  # the second picture's patches follow the first's
+    expected = (width * height) // 28**2 + int(y // 28) * (scenes[1].processed_size[0] // 28) + int(x // 28)
+    gripper_rows = rows[rows[:, 1] == learn_to_see.KINDS.index("gripper")]
+    assert gripper_rows[1].tolist() == [expected, 0, int(x // learn_to_see.BIN), int(y // learn_to_see.BIN)]
+
+
+def test_every_thing_on_the_table_is_named_once():
+    scene = make_scenes.make_scene(learn_to_name.NAME_SEED, 1)
+    spoken = learn_to_name.sentences(scene)
+    assert len(spoken) == 1 + len(scene.blocks) + len(scene.objects)
+    assert sum("Gripper" in sentence for sentence in spoken) == 1
+    assert any(scene.target_name in sentence for sentence in spoken)

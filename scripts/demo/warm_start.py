@@ -1,6 +1,7 @@
-"""Teaches the demo model to think, then answer, from imperfect demonstrations; writes scripts/demo/tiny_model.
+"""Teaches the demo model to see, to name places, and to think, then answer, from imperfect demonstrations.
 
-    python scripts/demo/warm_start.py                                  # the shipped weights
+    python scripts/demo/warm_start.py --out runs/tiny_model                # all three stages from random weights
+    python scripts/demo/warm_start.py --out runs/more --start runs/tiny_model  # the last stage again, from weights
     python scripts/demo/warm_start.py --evaluate scripts/demo/tiny_model   # figures on the 128 test scenes, no training
 
 Every batch holds fresh scenes of a seed of its own, so no test scene is ever seen. The demonstrations are faulty on
@@ -16,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
 
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
@@ -195,29 +197,30 @@ def report(figures, title):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=REPO / "scripts/demo/tiny_model", help="folder to write")
-    parser.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--out", type=Path, help="train, and write the model to this folder")
+    action.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
+    parser.add_argument("--start", type=Path, help="skip the first two stages: begin from the weights in this folder")
     parser.add_argument("--see-steps", type=int, default=1200, help="steps of the vision tower alone (learn_to_see.py)")
     parser.add_argument("--name-steps", type=int, default=1600, help="steps of naming places (learn_to_name.py)")
-    parser.add_argument("--clean-steps", type=int, default=550, help="first steps, on demonstrations without flaws")
-    parser.add_argument("--steps", type=int, default=1250, help="steps of thinking and answering, all in all")
+    parser.add_argument("--clean-steps", type=int, default=1200, help="first steps, on demonstrations without flaws")
+    parser.add_argument("--steps", type=int, default=1600, help="steps of thinking and answering, all in all")
     parser.add_argument("--batch", type=int, default=16, help="scenes per step of thinking and answering")
-    parser.add_argument("--lr", type=float, default=1.5e-3, help="peak learning rate; the vision tower's is a fifth")
+    parser.add_argument("--lr", type=float, default=1.2e-3, help="peak learning rate; the vision tower's is a fifth")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--save-every", type=int, default=1000, help="steps between saves")
+    parser.add_argument("--save-every", type=int, default=400, help="steps between saves")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(args.seed)
-    if args.evaluate:
-        from transformers import AutoModelForImageTextToText, AutoProcessor
-
-        model = AutoModelForImageTextToText.from_pretrained(args.evaluate, dtype=torch.float32)
-        processor = AutoProcessor.from_pretrained(args.evaluate)
+    tokenizer = make_tiny_model.build_tokenizer()
+    processor = make_tiny_model.build_processor(tokenizer)
+    if args.evaluate or args.start:
+        model = Qwen2_5_VLForConditionalGeneration.from_pretrained(args.evaluate or args.start, dtype=torch.float32)
     else:
-        tokenizer = make_tiny_model.build_tokenizer()
-        processor, model = make_tiny_model.build_processor(tokenizer), make_tiny_model.build_model(tokenizer, args.seed)
+        model = make_tiny_model.build_model(tokenizer, args.seed)
         train_tower(model, processor, args.see_steps, 32, 2e-3, args.seed)
         train_reader(model, processor, args.name_steps, 32, 1.5e-3, args.seed)
+    if args.out:
         train(model, processor, args)
     report(evaluate(model, processor, test_scenes(128), sample=True), "128 test scenes, T = 1")
     report(evaluate(model, processor, test_scenes(128), sample=False), "128 test scenes, greedy")
