@@ -75,7 +75,10 @@ class GRPOConfig(trl.GRPOConfig):
     )
     max_slots: int | None = field(
         default=None,
-        metadata={"help": "Token slots one packed forward may have; more are cut between subtrees. Default: no limit."},
+        metadata={
+            "help": "Token slots one packed forward may have, at least one path (prompt and completion); more are cut "
+            "between subtrees, which saves memory, not time. Default: no limit."
+        },
     )
     max_prompt_length: int = field(
         default=4096, metadata={"help": "Prompt tokens, media included. Longer prompts are never cut."}

@@ -1,8 +1,12 @@
 """Three LoRA steps end at the same weights, packed or one row a leaf, whatever TRL's loss."""
 
+import copy
+
 import pytest
 from test_trainer_weights import random_tree, trainable
 from trainer_cases import script, vlm_trainer, weights
+
+from trainer.forward import RowForward
 
 LOSSES = {
     "grpo": {"loss_type": "grpo"},
@@ -34,3 +38,14 @@ def test_three_adam_steps(tiny_vlm, tmp_path, monkeypatch, loss, beta):
         assert max((ends[sharing][name] - start[name]).abs().max() for name in trainable(trainer)) > 1e-3
     gap = max((ends["on"][name] - ends["off"][name]).abs().max().item() for name in ends["on"])
     assert gap < 1e-5
+
+
+def test_auto_says_why_it_does_not_share(tiny_text):
+    """A model that cannot be packed trains one row a leaf, many times as dear: nobody should find that out later."""
+    module, model, _ = tiny_text
+    model = copy.deepcopy(model)
+    model.config._attn_implementation_internal = "flash_attention_2"
+    with pytest.warns(UserWarning, match=r"every leaf computes .* 'flash_attention_2' .*set it to sdpa"):
+        assert not RowForward(module, model, "auto", None).sharing
+    with pytest.raises(ValueError, match="flash_attention_2"):
+        RowForward(module, model, "on", None)

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -47,15 +48,23 @@ class RowForward:
         if self.sharing:
             try:
                 use_tree_attention(model)
-            except ValueError:
+            except ValueError as error:
                 if prefix_sharing == "on":
                     raise
+                warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
                 self.sharing = False
         self._rollout: Rollout | None = None
         self._plans: dict[tuple[int, ...], list[Plan]] = {}
 
     def start(self, rollout: Rollout) -> None:
-        """Takes over a new rollout; plans of the old one are dropped."""
+        """Takes over a new rollout; plans of the old one are dropped.
+
+        Raises ValueError, by record, where a completion holds a placeholder of media: our engine never samples one, and
+        a library would end in a count without a name.
+        """
+        for prompt, tree in zip(rollout.prompts, rollout.trees, strict=True):
+            ids = [*prompt.ids, *(token for node in tree.nodes for token in node.token_ids)]
+            self.module.check_media(ids, prompt.media, f"record {tree.prompt_id!r} with its completions")
         self._rollout, self._plans = rollout, {}
 
     def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
