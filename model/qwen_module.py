@@ -12,7 +12,7 @@ from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
 from model.coordinates import processed_size
-from model.vlm_module import EncodedPrompt, VLMModule, typed_parts, unloadable
+from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, typed_parts, unloadable
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
@@ -68,7 +68,8 @@ class Qwen2_5VLModule(VLMModule):
         return self.processor.apply_chat_template(typed_parts(messages), add_generation_prompt=True, tokenize=False)
 
     def encode(self, messages, images=(), videos=()):
-        _refuse_media_tokens_in_text(messages)
+        refuse_in_text(messages, MEDIA_TOKENS, "part of a picture")
+        refuse_in_text(messages, TURN_TOKENS, "the border of a turn")
         images = _in_order(messages, "image", images)
         videos = _in_order(messages, "video", videos)
         given = {}
@@ -153,17 +154,6 @@ def _in_order(messages: list[dict], kind: str, media: Sequence) -> list:
             f"the turns name {kind}s {named} but there are {len(media)} {kind}s: name each of them once, from 0 on."
         )
     return [media[index] for index in named]
-
-
-def _refuse_media_tokens_in_text(messages: list[dict]) -> None:
-    for message in typed_parts(messages):
-        for part in message["content"]:
-            found = next((token for token in MEDIA_TOKENS if token in part.get("text", "")), None)
-            if found:
-                raise ValueError(
-                    f"the text of the {message['role']} turn contains {found}, which the model would take for part of "
-                    f"a picture: remove it from the question or the task's template."
-                )
 
 
 def _sampling(video) -> dict:

@@ -7,7 +7,7 @@ import re
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from model.vlm_module import EncodedPrompt, VLMModule, typed_parts, unloadable
+from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, typed_parts, unloadable
 
 
 class TextModule(VLMModule):
@@ -67,6 +67,8 @@ class TextModule(VLMModule):
                 f"{len(images)} pictures and {len(videos)} videos for {self.config.model_type}, a text model: "
                 f"train a vision-language model, or leave rows with media out."
             )
+        special = [*TURN_TOKENS, self.processor.eos_token, self.processor.bos_token]
+        refuse_in_text(messages, [token for token in special if token], "the border of a turn")
         # The template writes the special tokens itself, a second BOS would be wrong.
         ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))

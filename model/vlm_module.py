@@ -17,6 +17,7 @@ DTYPES = ("auto", "bfloat16", "float16", "float32")
 TOWERS = ("language", "merger", "vision")
 # Both end an answer in every model that has them, also where the checkpoint's config names only one of the two.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>")
+TURN_TOKENS = ("<|im_start|>", *END_TOKENS)
 
 
 @dataclass
@@ -189,6 +190,18 @@ def typed_parts(messages: list[dict]) -> list[dict]:
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         turns.append({"role": message["role"], "content": [_bare(part) for part in parts]})
     return turns
+
+
+def refuse_in_text(messages: list[dict], tokens: Sequence[str], taken_for: str) -> None:
+    """ValueError if a text part spells a control token, which the tokenizer would make the real one."""
+    for message in typed_parts(messages):
+        for part in message["content"]:
+            found = next((token for token in tokens if token in part.get("text", "")), None)
+            if found:
+                raise ValueError(
+                    f"the text of the {message['role']} turn contains {found}, which the model would take for "
+                    f"{taken_for}: remove it from the question or the task's template."
+                )
 
 
 def _bare(part: dict) -> dict:
