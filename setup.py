@@ -8,6 +8,8 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ["config", "dataset", "model", "task", "trainer"]
 DEV = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>=77", "gguf>=0.17,<1"]
+MATH = ["math-verify>=0.9,<0.10"]
+REASONING = ["reasoning-gym>=0.1.25,<0.2"]
 DETECTION = ["pycocotools>=2.0.8,<3"]  # average precision; all else works without
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
 
@@ -37,12 +39,14 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + PHOTOS + DETECTION,
+        "dev": DEV + PHOTOS + DETECTION + MATH + REASONING,
         "detection": DETECTION,
         "flash": ["flash-attn>=2.8,<3"],
+        "math": MATH,
         "photos": PHOTOS,
+        "reasoning": REASONING,
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
-        "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4"],
+        "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4", "gymnasium-robotics>=1.4.2,<2"],
     },
     cmdclass={"sdist": SdistWithRequirements},
 )

@@ -1,7 +1,7 @@
 """Puzzles in words with an answer that a program can check: reasoning-gym's hundred generators.
 
 Data: made by reasoning-gym (Stojanovski et al., 2025, arXiv 2505.24760; Apache-2.0; extra `reasoning`) at any
-difficulty: scripts/data/make_reasoning_records.py. A record's answer is {"dataset": name of the generator, "entry":
+difficulty: scripts/demo/make_text_records.py. A record's answer is {"dataset": name of the generator, "entry":
 {"question", "answer", "metadata"}}, the entry as it was generated.
 
 Reward: the generator's own verifier, 0 to 1; many give a wrong answer in good form 0.01, and some give part of it for
@@ -89,5 +89,5 @@ def _puzzle(sol, record_id) -> tuple[str, dict]:
         return sol["dataset"], sol["entry"]
     raise ValueError(
         f'record {record_id}: the answer must be {{"dataset": name, "entry": {{...}}}} as '
-        "scripts/data/make_reasoning_records.py writes it."
+        "scripts/demo/make_text_records.py writes it."
     )
