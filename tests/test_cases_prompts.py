@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from trainer_cases import thought_tree
 
 from model.registry import module_for
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
+from trainer.forward import RowForward
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.prompts import PromptEncoder, PromptError
+from trainer.rollout import Rollout
 
 
 class Clip(list):
@@ -82,6 +85,18 @@ class TestPlaceholders:
             ids.remove(pad)
         with pytest.raises(ValueError, match=rf"record 'r7', row 3 has {391 + wrong} image placeholder tokens for 391"):
             module.check_media(ids, prompt.media, "record 'r7', row 3")
+
+    @pytest.mark.parametrize("leaf", [[5, 6], [5, "pad"], ["pad"]])
+    def test_a_sampled_one_stops_the_training_pass_by_record(self, module, prompt, leaf):
+        """Behind the sampler's mask a second look, before any forward."""
+        pad = module.config.image_token_id
+        tree = thought_tree("r7", [[7], [8]], [[[5], [6]], [[5], [pad if t == "pad" else t for t in leaf]]])
+        forward = RowForward(module, None, "off", None)
+        if "pad" not in leaf:
+            return forward.start(Rollout.of([prompt], [tree], 4))
+        sentence = "record 'r7' with its completions has 392 image placeholder tokens for 391 image features"
+        with pytest.raises(ValueError, match=sentence):
+            forward.start(Rollout.of([prompt], [tree], 4))
 
     @pytest.mark.parametrize("kind", ["image", "video"])
     def test_a_placeholder_without_any_medium_is_reported(self, module, kind):

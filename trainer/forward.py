@@ -62,7 +62,8 @@ class RowForward:
         Raises ValueError, by record, where a completion holds a placeholder of media: our engine never samples one, and
         a library would end in a count without a name.
         """
-        for prompt, tree in zip(rollout.prompts, rollout.trees, strict=True):
+        for index, tree in enumerate(rollout.trees):
+            prompt = rollout.prompts[index]
             ids = [*prompt.ids, *(token for node in tree.nodes for token in node.token_ids)]
             self.module.check_media(ids, prompt.media, f"record {tree.prompt_id!r} with its completions")
         self._rollout, self._plans = rollout, {}
