@@ -88,7 +88,7 @@ def compute_metrics(predictions, **kw):
 
 
 def compare(answer: str, gold: str, record_id=None) -> str:
-    """ "equal", "different", "no answer" (cannot be read), "timeout" or "lost" (the verifier's own failure).
+    """One of "equal", "different", "no answer" (cannot be read), "timeout" or "lost" (the verifier's own failure).
 
     Raises:
         ValueError: the gold answer cannot be read.
