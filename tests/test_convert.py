@@ -2,6 +2,7 @@
 
 import io
 import json
+import random
 import runpy
 
 import pytest
@@ -283,6 +284,47 @@ def test_a_data_set_saved_to_disk(run, folder):
     rows, _ = run("table", None, *COLUMNS, source=folder / "saved")
     assert [row["answer"] for row in rows] == ["a", "b"]
     assert load_media(rows[0])[0][0].size == (640, 480)
+
+
+ODD = [None, True, 7, -1.5, "", "x", [], [1], {}, {"a": 1}, 10**400, "\ud800", [[1, 2], None], "../a.jpg"]
+SOURCES = {
+    "sharerobot-trajectory": [robot(id="images/a.jpg")],
+    "sharerobot-affordance": [robot(id="images/a.jpg", affordance=BOX)],
+    "coco": coco(),
+    "refcoco": coco(refs=[{"ann_id": 7, "image_id": 1, "sentences": [{"sent": "the cup"}]}]),
+    "vlm-r1": [turns("<image>Find it.", "[1, 2, 30, 40]", image="images/a.jpg")],
+    "textvqa": {"data": [{"question_id": 5, "question": "?", "image_id": "images/a", "answers": ["a"]}]},
+    "ocr-vqa": {"images/a": {"imageURL": "a.jpg", "questions": ["Who?"], "answers": ["Ann"], "split": 1}},
+    "gsm8k": [{"question": "?", "answer": "#### 1"}],
+    "math": [{"problem": "?", "solution": "\\boxed{1}"}],
+    "mbpp": [MBPP | {"test_list": ["assert True"], "test_imports": ["import math"]}],
+    "humaneval": [HUMANEVAL],
+}
+
+
+@pytest.mark.parametrize("form", SOURCES)
+def test_odd_values_anywhere_are_refused_and_never_a_traceback(convert, folder, form, capsys):
+    draw, statuses = random.Random(form), set()
+    flags = ["--question_type", "object-detection"] if form == "vlm-r1" else []
+    for number in range(12):
+        content = json.loads(json.dumps(SOURCES[form]))
+        for _ in range(draw.randint(0, 2)):
+            content = replaced(content, draw)
+        source, out = folder / "s.json", folder / f"{number}.jsonl"
+        source.write_text(json.dumps(content))
+        statuses.add(convert(["--format", form, str(source), str(out), "--image_root", str(folder), *flags]))
+        capsys.readouterr()
+    assert len(statuses) > 1
+
+
+def replaced(value, draw):
+    """The value with one part of it, or all of it, made odd."""
+    if isinstance(value, dict | list) and value and draw.random() < 0.9:
+        keys = list(value) if isinstance(value, dict) else range(len(value))
+        key = draw.choice(list(keys))
+        value[key] = replaced(value[key], draw)
+        return value
+    return draw.choice(ODD)
 
 
 def test_a_wrong_command_is_a_sentence(run, folder, convert, capsys):

@@ -6,7 +6,7 @@ import time
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from task_cases import TASKS, arguments, said
+from task_cases import DEGENERATE, TASKS, arguments, said
 
 from task import answer_parsing
 from task.answer_parsing import MAX_ANSWER_CHARS
@@ -80,6 +80,16 @@ def test_a_task_scores_anything(name, text, wrapped):
     parsed = TASKS[name].parse_answer(completion, **keywords)
     assert (parsed is None) == bool(logged["parse_fail"])
     json.dumps(parsed, allow_nan=False)
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+@pytest.mark.parametrize("number", range(len(DEGENERATE)))
+def test_degenerate_completions_score_zero_at_once(name, number):
+    sol, keywords = arguments(name, ANSWERS[name])
+    started = time.process_time()
+    assert TASKS[name].format_reward(DEGENERATE[number], sol, **keywords) == 0.0
+    assert TASKS[name].accuracy_reward(DEGENERATE[number], sol, **keywords)[0] == 0.0
+    assert time.process_time() - started < 0.2
 
 
 def seconds(function, text: str) -> float:

@@ -46,7 +46,7 @@ class Report:
         self.refused: list[str] = []
 
     def refuse(self, problem: str) -> None:
-        self.refused.append(problem)
+        self.refused.append(problem.encode("utf-8", "backslashreplace").decode())  # half a surrogate cannot be printed
 
     def as_dict(self) -> dict:
         numbers = {"kept": self.kept, "changed": self.touched, "refused": len(self.refused), "skipped": self.skipped}
@@ -72,7 +72,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.question_type is not None:
             get_task(args.question_type, tasks)
-        raws = read(args.source, args)
+        raws = _read(read, args)
         args.out.parent.mkdir(parents=True, exist_ok=True)
         with open(args.out, "w", encoding="utf-8") as lines:
             for record in _records(raws, convert, args, tasks, report):
@@ -88,6 +88,13 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if report.kept else 1
 
 
+def _read(read, args):
+    try:
+        return read(args.source, args)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"{args.source} is not of the form {args.format} ({error!r}): is --format right?") from error
+
+
 def _records(raws, convert, args, tasks, report: Report):
     """The records that can be trained on; what happens to each is counted in the report."""
     seen: set[str] = set()
@@ -97,7 +104,7 @@ def _records(raws, convert, args, tasks, report: Report):
             continue
         try:
             converted = convert(raw, args)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:  # a source may hold anything anywhere
+        except Exception as error:  # a source may hold anything anywhere
             report.refuse(f"{place}: {error if isinstance(error, ValueError) else f'unreadable ({error!r})'}")
             continue
         for one in converted:
@@ -122,9 +129,9 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
         del record["id"]
         one.changes.append("id given twice left out")
     try:
-        json.dumps(record, allow_nan=False)
+        json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
     except (TypeError, ValueError) as error:
-        raise ValueError(f"the record is no JSON ({error})") from error
+        raise ValueError(f"the record is no JSON in UTF-8 ({error})") from error
     parsed = parse_record(record, place, place, image_root)
     make_row(parsed | {"place": place}, tasks)  # the task exists, and the slots fit the media
     sizes = [load_image(path).size for path in parsed["images"]]
