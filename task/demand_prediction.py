@@ -17,17 +17,15 @@ of a true point), or the choice is right.
 """
 
 import math
-import re
 from statistics import fmean
 
-from task.answer_parsing import answer_text, normal_text, parse_boxes, parse_points, split_completion
+from task.answer_parsing import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
 from task.boxes import are_pixels, centre, distance, iou, move_objects, processed_size, scale_suspect, true_objects
 from task.processing_utils import scale_points
+from task.text_parsing import CHOICES, parse_choice, same_words
 
 REWARD_SCALE = 0.1  # a gap of a tenth of the diagonal scores exp(-1)
 NEAR_A_POINT = 0.05  # of the diagonal
-LETTERS = "abcdefghijklmnopqrstuvwxyz"
-LETTERED = re.compile(r"\(?([a-z])(?:\)|\.|:)?(?: (.*))?", re.DOTALL)  # "b", "(b)", "b. a lamp"
 
 TASK_CONFIG = {
     "task_type": "demand-prediction",
@@ -136,29 +134,27 @@ def _choice_in(answer, choices) -> str | None:
     >>> _choice_in("(B) A lamp.", ["a cup", "a lamp"])
     'B'
     """
-    text = _bare(answer or "")
-    texts = [_bare(choice) for choice in choices]
-    if texts.count(text) == 1:
-        return LETTERS[texts.index(text)].upper()
-    match = LETTERED.fullmatch(text)
-    if not match or LETTERS.index(match[1]) >= len(choices):
+    if answer is None or len(answer) > MAX_ANSWER_CHARS:
         return None
-    number = LETTERS.index(match[1])
-    return match[1].upper() if match[2] is None or _bare(match[2]) == texts[number] else None
-
-
-def _bare(text: str) -> str:
-    """Comparable, without a full stop at the end."""
-    return normal_text(text).removesuffix(".").strip() or normal_text(text)
+    same = [CHOICES[number] for number, choice in enumerate(choices) if same_words(answer, choice)]
+    if len(same) == 1:
+        return same[0]
+    letter, words = parse_choice(answer), None
+    if letter is None:
+        first, _, words = answer.strip().partition(" ")
+        letter = parse_choice(first)
+    if letter is None or CHOICES.index(letter) >= len(choices):
+        return None
+    return letter if words is None or same_words(words, choices[CHOICES.index(letter)]) else None
 
 
 def _choices(kw) -> list[str] | None:
     choices = ((kw.get("record") or {}).get("extra") or {}).get("choices")
     if choices is None:
         return None
-    good = isinstance(choices, list) and 2 <= len(choices) <= len(LETTERS)
+    good = isinstance(choices, list) and 2 <= len(choices) <= len(CHOICES)
     if not good or not all(isinstance(choice, str) and choice.strip() for choice in choices):
-        raise ValueError(f"record {kw.get('id')}: choices {choices!r} must be a list of 2 to 26 texts.")
+        raise ValueError(f"record {kw.get('id')}: choices {choices!r} must be a list of 2 to {len(CHOICES)} texts.")
     return choices
 
 
