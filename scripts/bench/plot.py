@@ -23,8 +23,8 @@ def draw(files: list[Path], out: Path) -> None:
         label = "row tokens / unique tokens" if at == 0 else None
         axes.hlines(one["token_ratio"], at - 0.35, at + 0.35, colors="black", linestyles="dashed", label=label)
     axes.set_ylabel("times as fast as TRL")
-    axes.margins(y=0.15)
-    axes.legend(loc="lower right")
+    axes.margins(y=0.3)
+    axes.legend(loc="upper right")
     figure.savefig(out, dpi=150)
 
 
