@@ -44,6 +44,7 @@ def run(convert, folder, capsys):
         out = folder / "out" / "records.jsonl"
         assert convert(["--format", form, str(source), str(out), *flags]) == status, capsys.readouterr()
         if status == 2:
+            assert not out.exists()
             return capsys.readouterr().err
         rows = [read_row(row) for row in build_dataset(out.with_suffix(".yaml"), load_tasks())] if status == 0 else []
         for row in rows:
@@ -336,8 +337,6 @@ def test_a_wrong_command_is_a_sentence(run, folder, convert, capsys):
                 [*(["--format", "gsm8k"] if "--format" not in flags else []), str(folder / "s.json"), "o.jsonl", *flags]
             )
         assert stop.value.code == 2
-    (folder / "out").mkdir(exist_ok=True)
-    (folder / "out" / "records.jsonl").unlink(missing_ok=True)
     assert "no task has question_type 'ocr-vqas' (did you mean 'ocr-vqa'?)" in run(
         "llava", [], "--question_type", "ocr-vqas", status=2
     )

@@ -78,6 +78,7 @@ def main(argv: list[str] | None = None) -> int:
             for record in _records(raws, convert, args, tasks, report):
                 lines.write(json.dumps(record, ensure_ascii=False) + "\n")
     except (ValueError, OSError) as error:
+        args.out.unlink(missing_ok=True)  # it was not there before
         print(error, file=sys.stderr)
         return 2
     manifest = {"json_path": args.out.name, "data_root": os.path.relpath(args.image_root, args.out.parent)}
