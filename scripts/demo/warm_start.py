@@ -28,8 +28,8 @@ from scripts.demo.learn_to_see import train_tower  # noqa: E402
 
 WARM_SEED = 3
 FAST_SHARE = 0.5  # demonstrations done in haste
-FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 6.0, 2.5, 1.5  # standard deviations in pixels
-BIAS = (3.0, -3.0)  # every demonstrated way-point is off by this much
+FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 9.0, 3.0, 1.5  # standard deviations in pixels
+BIAS = (6.0, -6.0)  # every demonstrated way-point is off by this much
 WRONG_SIDE_SHARE = 0.15  # of the careful demonstrations that pass a block
 PAIR = re.compile(r"\[(\d+), (\d+)\]")
 COMPLETION = re.compile(r"\s*<think>[^<]*</think>\s*<answer>\[(\[\d+, \d+\](?:, \[\d+, \d+\])+)\]</answer>\s*")
