@@ -24,6 +24,7 @@ from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_ge
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from model.reward_func import checked_rewards
+from trainer.arguments import check_arguments
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.evaluation import predict, summarise
@@ -74,12 +75,7 @@ class GRPOMATrainer(GRPOTrainer):
         tasks=None,
         **kwargs,
     ):
-        missing = {"prompt", "record"} - set(train_dataset.column_names)
-        if missing:
-            raise ValueError(
-                f"train_dataset lacks the column {' and '.join(sorted(missing))}: build it with "
-                "dataset.dataset_grpo.build_dataset"
-            )
+        check_arguments(train_dataset, kwargs)
         self.module = module or module_for(model.config)
         self.module.processor = processing_class
         self.tasks = tasks or {}

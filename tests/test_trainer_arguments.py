@@ -1,0 +1,20 @@
+"""What the trainer refuses before TRL sees it."""
+
+import datasets
+import pytest
+
+from trainer.arguments import check_arguments
+
+ROWS = datasets.Dataset.from_dict({"prompt": ["q"], "record": ["{}"]})
+
+
+@pytest.mark.parametrize("name", ["tools", "environment_factory", "rollout_func"])
+def test_what_would_run_trls_own_loop_is_refused(name):
+    with pytest.raises(ValueError, match=f"^{name} cannot be passed to GRPOMATrainer: .*leave it out$"):
+        check_arguments(ROWS, {name: object()})
+    check_arguments(ROWS, {name: None, "callbacks": []})
+
+
+def test_rows_without_a_record_are_refused():
+    with pytest.raises(ValueError, match="lacks the column record: build it with"):
+        check_arguments(ROWS.remove_columns("record"), {})

@@ -1,0 +1,22 @@
+"""What GRPOMATrainer cannot be given, said before TRL takes it."""
+
+from __future__ import annotations
+
+OURS = {
+    "tools": "TRL would run its own tool loop over finished leaves",
+    "environment_factory": "TRL would run its own tool loop over finished leaves",
+    "rollout_func": "the trainer grows its own trees",
+}
+
+
+def check_arguments(train_dataset, keywords: dict) -> None:
+    """Raises ValueError for a dataset without our columns and for TRL's arguments that would undo the trees."""
+    missing = {"prompt", "record"} - set(train_dataset.column_names)
+    if missing:
+        raise ValueError(
+            f"train_dataset lacks the column {' and '.join(sorted(missing))}: build it with "
+            "dataset.dataset_grpo.build_dataset"
+        )
+    for name, reason in OURS.items():
+        if keywords.get(name) is not None:
+            raise ValueError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
