@@ -66,7 +66,8 @@ def test_the_new_task_trains_and_evaluates_from_another_folder(checkout, follow,
     run(checkout, elsewhere, checkout / "train.py", "--config", recipe, *flags, "--max_answer_length", 8)
     assert json.loads((elsewhere / "run" / "trainer_state.json").read_text())["global_step"] == 2
     script = checkout / "scripts" / "eval" / "eval.py"
-    flags = ["--adapter_path", elsewhere / "run", "--dataset", manifest, "--output_dir", elsewhere / "eval"]
+    flags = ["--model_name_or_path", checkout / "scripts" / "demo" / "tiny_model", "--dataset", manifest]
+    flags += ["--output_dir", elsewhere / "eval"]
     run(checkout, elsewhere, script, *flags, "--max_new_tokens", 8)
     found = json.loads((elsewhere / "eval" / "metrics.json").read_text())["metrics"]["flower-name"]
     assert 0 <= found["accuracy"] <= 1
