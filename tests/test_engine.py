@@ -170,7 +170,7 @@ def test_forbidden_ids_never_come_though_the_model_wants_nothing_else(tiny_vlm, 
     forbidden = module.forbidden_token_ids(processor)
     bias = torch.zeros(model.lm_head.out_features)
     bias[forbidden] = 40.0
-    monkeypatch.setattr(model.lm_head, "bias", torch.nn.Parameter(bias, requires_grad=False))
+    monkeypatch.setitem(model.lm_head._parameters, "bias", torch.nn.Parameter(bias, requires_grad=False))
     assert module.tokenizer.convert_tokens_to_ids("<|image_pad|>") in forbidden
     trees = grow(engine(tiny_vlm), [encode(module, "a", (84, 84)), encode(module, "b")], THINK)
     assert not set(forbidden) & {token for tree in trees for node in tree.nodes for token in node.token_ids}
