@@ -40,6 +40,8 @@ def main() -> None:
         trainer = build(script, args, model_args, parser.provenance)
     except ValueError as error:
         parser.error(str(error))
+    if checkpoint and trainer.accelerator.is_main_process:
+        print(f"going on from {checkpoint}", flush=True)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
     except (ValueError, RewardError) as error:

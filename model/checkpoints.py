@@ -153,4 +153,7 @@ def _not_a_number(weights: dict[str, torch.Tensor]) -> str | None:
 def _untrained(weights: dict[str, torch.Tensor]) -> str | None:
     if any(weight.any() for name, weight in weights.items() if ".lora_B." in name):
         return None
-    return "every lora_B is zero, so it changes nothing: it was saved before its first step. Take a later checkpoint."
+    return (
+        "every lora_B is zero, so it changes nothing: it was saved before its first step, or no step had answers of "
+        "different reward. Look at the log's reward and zero_spread, and take a checkpoint that learnt."
+    )
