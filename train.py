@@ -58,6 +58,8 @@ def main() -> None:
     trainer.save_state()
     if trainer.accelerator.is_main_process:
         print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
+    trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the others
+    trainer.accelerator.end_training()
 
 
 def raised_here(error: Exception) -> bool:

@@ -52,6 +52,8 @@ def main(folder: Path, cut: bool) -> None:
     trainer.train()
     rank = trainer.accelerator.process_index
     torch.save({"plans": plans, "weights": weights(trainer)}, folder / f"{rank}.pt")
+    trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the other
+    trainer.accelerator.end_training()
 
 
 if __name__ == "__main__":
