@@ -25,6 +25,7 @@ sys.path.insert(0, str(REPO))
 from scripts.demo import make_scenes, make_tiny_model  # noqa: E402
 from scripts.demo.learn_to_name import optimizer_and_schedule, train_reader  # noqa: E402
 from scripts.demo.learn_to_see import train_tower  # noqa: E402
+from task.trajectory_sharerobot import discrete_frechet  # noqa: E402
 
 WARM_SEED = 3
 FAST_SHARE = 0.5  # demonstrations done in haste
@@ -177,18 +178,6 @@ def evaluate(model, processor, scenes, sample):
         if key.endswith("tokens"):
             figures[f"{key}_max"] = float(values.max())
     return figures
-
-
-def discrete_frechet(path, other):
-    """Smallest possible largest distance between two walkers that each step from way-point to way-point, never back."""
-    gaps = np.linalg.norm(path[:, None] - other[None], axis=-1)
-    reach = np.full((len(path) + 1, len(other) + 1), np.inf)
-    reach[0, 0] = 0.0
-    for i in range(len(path)):
-        for j in range(len(other)):
-            before = min(reach[i, j], reach[i, j + 1], reach[i + 1, j])
-            reach[i + 1, j + 1] = max(before, gaps[i, j])
-    return float(reach[-1, -1])
 
 
 def report(figures, title):
