@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 KINDS = ("thought", "answer", "step", "observation", "segment")
 STATUSES = ("ok", "length", "unclosed", "failed")
@@ -27,6 +28,11 @@ class Node:
         entropies: entropy of that distribution at each token, in nats.
         status: one of `STATUSES`: `length` was cut at its token limit, `unclosed` is a thought that never closed,
             `failed` is a rollout that could not be made (bad media, tool error). Data, never an exception.
+        group: which tree of the prompt's forest the node belongs to (the thought, in grpo_ma): the i-th node sampled
+            right after the prompt founds group i, everything below a node is in its group.
+        media: an observation with pictures: its `EncodedPrompt`, whose ids are `token_ids` and whose positions start
+            at 0; None for text.
+        extra: what the policy keeps at a node (an environment, the kind of an error); the engine never looks at it.
     """
 
     parent: int
@@ -36,6 +42,9 @@ class Node:
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     status: str = "ok"
+    group: int = 0
+    media: Any = None
+    extra: Any = None
 
 
 @dataclass
