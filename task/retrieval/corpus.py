@@ -1,0 +1,82 @@
+"""A corpus file: one JSON object a line, {"id", "title", "text"}, read strictly and by byte position.
+
+A corpus folder holds the file under the name CORPUS; scripts/retrieval/build_corpus.py makes one out of other forms.
+"""
+
+import hashlib
+import json
+import mmap
+from collections.abc import Iterator
+from pathlib import Path
+
+CORPUS = "corpus.jsonl"
+WAY_OUT = "scripts/retrieval/build_corpus.py makes a clean corpus and reports every faulty line."
+
+
+def corpus_file(path: Path) -> Path:
+    """The corpus file of a folder or of itself. ValueError when there is none."""
+    file = path / CORPUS if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"there is no corpus at {file}: give a folder with a {CORPUS}, or a .jsonl file of documents.")
+    if file.suffix != ".jsonl":
+        raise ValueError(f"the corpus {file} must be a .jsonl file: {WAY_OUT}")
+    return file
+
+
+def sha256_of(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def read_document(line: bytes | str) -> dict:
+    """{"id", "title", "text"} of one line of a corpus; the title may be missing. ValueError with the fault."""
+    try:
+        raw = json.loads(line)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not JSON ({error})") from error
+    if not isinstance(raw, dict):
+        raise ValueError(f"of type {type(raw).__name__}, not an object")
+    document = {"id": raw.get("id"), "title": raw.get("title", ""), "text": raw.get("text")}
+    if isinstance(document["id"], int) and not isinstance(document["id"], bool):
+        document["id"] = str(document["id"])
+    for key, value in document.items():
+        if not isinstance(value, str) or (key != "title" and not value.strip()):
+            raise ValueError(f"{key} is {value!r:.60}, not a text")
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"{key} holds half a surrogate pair") from error
+    return document
+
+
+def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
+    """(byte position, document) of every line. ValueError with the line's number for the first fault."""
+    position, first_line = 0, {}
+    with open(file, "rb") as lines:
+        for number, line in enumerate(lines, start=1):
+            try:
+                document = read_document(line)
+                earlier = first_line.setdefault(document["id"], number)
+                if earlier != number:
+                    raise ValueError(f"its id {document['id']!r} is line {earlier}'s already")
+            except ValueError as error:
+                raise ValueError(f"{file} line {number}: {error}. {WAY_OUT}") from error
+            yield position, document
+            position += len(line)
+
+
+class Documents:
+    """The documents of a corpus file by number, read where they lie: memory holds only what was looked at."""
+
+    def __init__(self, file: Path, positions):
+        self.positions = positions  # int64 array of the lines' first bytes
+        with open(file, "rb") as content:
+            self.content = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+
+    def __len__(self) -> int:
+        return len(self.positions)
+
+    def __getitem__(self, number: int) -> dict:
+        start = int(self.positions[number])
+        end = int(self.positions[number + 1]) if number + 1 < len(self.positions) else len(self.content)
+        return read_document(self.content[start:end])
