@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from datetime import timedelta
 
 
 def launched_with_deepspeed(deepspeed_argument) -> bool:
@@ -10,9 +11,10 @@ def launched_with_deepspeed(deepspeed_argument) -> bool:
     return bool(deepspeed_argument) or os.environ.get("ACCELERATE_USE_DEEPSPEED", "false").lower() == "true"
 
 
-def prepare_deepspeed_on_cpu() -> None:
+def prepare_deepspeed_on_cpu(timeout: timedelta) -> None:
     """gloo as the backend, and no shared-memory op: compiling it takes minutes and a compiler, training never calls it.
 
+    `timeout` is of collectives: accelerate sets it where it starts the process group itself, and here it finds one.
     `__compatible_ops__` is not documented: a contract test reads it.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
@@ -21,4 +23,4 @@ def prepare_deepspeed_on_cpu() -> None:
 
     deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
     if "RANK" in os.environ:
-        deepspeed.init_distributed(dist_backend="gloo", verbose=False)
+        deepspeed.init_distributed(dist_backend="gloo", timeout=timeout, verbose=False)

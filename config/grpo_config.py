@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 import torch
@@ -64,6 +65,14 @@ class GRPOConfig(trl.GRPOConfig):
     thought_shrinkage: bool = field(
         default=False,
         metadata={"help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's)."},
+    )
+    shared_token_weight: str = field(
+        default="per_leaf",
+        metadata={
+            "help": "A token that n leaves share counts n times in the loss (per_leaf: TRL's rows, the published "
+            "Tree-GRPO code) or once. In grpo_ma a thought counts once a thought either way.",
+            "choices": ["per_leaf", "once"],
+        },
     )
     prefix_sharing: str = field(
         default="auto",
@@ -125,6 +134,13 @@ class GRPOConfig(trl.GRPOConfig):
         default=0.0, metadata={"help": "Must stay 0: the load-balancing loss of experts is not computed on trees."}
     )
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
+    ddp_timeout: int = field(
+        default=7200,
+        metadata={
+            "help": "Seconds a process waits for the others. Rollouts and rewards of unequal length, slow disks and "
+            "evaluation all count, so it is long; a process that died is noticed by the launcher, not by this."
+        },
+    )
     data_seed: int | None = field(
         default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."}
     )
@@ -167,7 +183,7 @@ class GRPOConfig(trl.GRPOConfig):
     def _check_tree(self):
         if self.method not in PRESETS:
             raise ValueError(f"method={self.method!r} is unknown: choose one of {', '.join(PRESETS)}")
-        for name in ("objective", "prefix_sharing", "on_long_prompt", "on_bad_media"):
+        for name in ("objective", "shared_token_weight", "prefix_sharing", "on_long_prompt", "on_bad_media"):
             choices = self.__dataclass_fields__[name].metadata["choices"]
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
@@ -195,6 +211,11 @@ class GRPOConfig(trl.GRPOConfig):
                     f"{name}={getattr(self, name)!r} is not supported with rollout trees: "
                     + (f"use {choices}" if choices else "leave it out")
                 )
+        if self.shared_token_weight == "once" and self.method == "grpo_ma":
+            raise ValueError(
+                "shared_token_weight=once is for methods whose rows share tokens in one term; grpo_ma counts each "
+                "thought once already: leave it out"
+            )
         joint_tree = self.method == "grpo_ma" and self.objective == "joint" and self.answer_num > 1
         if self.importance_sampling_level == "sequence" and joint_tree:
             raise ValueError(
@@ -209,7 +230,7 @@ class GRPOConfig(trl.GRPOConfig):
         if self.bf16 is None:
             self.bf16 = not self.use_cpu and not self.fp16
         if self.use_cpu and launched_with_deepspeed(self.deepspeed):
-            prepare_deepspeed_on_cpu()
+            prepare_deepspeed_on_cpu(timedelta(seconds=self.ddp_timeout))
 
     def _derive_batch(self):
         if self.method == "grpo_ma":

@@ -1,10 +1,11 @@
-"""scripts/run_grpo_lora.sh through --dry-run: process counts, ports, quoting. No GPU and no torch needed.
+"""The launchers through --dry-run: process counts, ports, quoting. No GPU and no torch needed.
 
 PYTHON names a stand-in that answers the GPU count, and whose `-m accelerate...` writes its arguments to a file.
 """
 
 import json
 import os
+import shlex
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from conftest import ROOT
 
 LAUNCHER = ROOT / "scripts" / "run_grpo_lora.sh"
+FULL = ROOT / "scripts" / "run_grpo_full.sh"
 AWKWARD = ["two words", "it's", 'say "hi"', "$HOME", "a&b;c|d", "*", "Gedächtnis 思考", "back\\slash", "-1e-5", ""]
 
 
@@ -26,7 +28,7 @@ def launch(tmp_path):
     fake.write_text(
         f"#!/bin/bash\n"
         f'if [[ $1 == -c && $2 == *torch* ]]; then echo "${{FAKE_GPUS:-0}}"; exit 0; fi\n'
-        f'if [[ $1 == -m ]]; then exec {sys.executable} -c \'import json, os, sys; json.dump([sys.argv[1:], '
+        f"if [[ $1 == -m ]]; then exec {sys.executable} -c 'import json, os, sys; json.dump([sys.argv[1:], "
         f'dict(os.environ)], open(os.environ["FAKE_OUT"], "w"))\' "$@"; fi\n'
         f'exec {sys.executable} "$@"\n',
         encoding="utf-8",
@@ -170,8 +172,10 @@ def test_recipes(launch):
     assert value(launch("--config=" + launch.recipe, recipe_flag=False), "--config") == launch.recipe
     assert value(launch(recipe_flag=False, CONFIG=launch.recipe), "--config") == launch.recipe
     recipes = ROOT / "config" / "recipes"
-    assert value(launch(recipe_flag=False, gpus=0), "--config") == str(recipes / "grpo_ma_demo.yaml")
-    assert value(launch(recipe_flag=False, gpus=1), "--config") == str(recipes / "grpo_ma_qwen2_5_vl_3b.yaml")
+    for script, of_gpus in ((LAUNCHER, "grpo_ma_qwen2_5_vl_3b.yaml"), (FULL, "grpo_ma_qwen2_5_vl_3b_full.yaml")):
+        assert value(launch(recipe_flag=False, gpus=0, script=script), "--config") == str(recipes / "grpo_ma_demo.yaml")
+        assert value(launch(recipe_flag=False, gpus=1, script=script), "--config") == str(recipes / of_gpus)
+        assert (recipes / of_gpus).is_file()
     missing = launch("--config", "no such.yaml", recipe_flag=False)
     assert missing.returncode == 2
     assert "the recipe 'no such.yaml' is not a file" in missing.stderr
@@ -242,6 +246,101 @@ def test_threads_are_shared_out(launch):
     assert words(launch("--nproc", "1"))[0] == f"OMP_NUM_THREADS={cores}"
     assert words(launch("--nproc", str(cores * 4)))[0] == "OMP_NUM_THREADS=1"
     assert words(launch("--nproc", "1", OMP_NUM_THREADS="3"))[0] == "OMP_NUM_THREADS=3"
+
+
+def test_full_fine_tuning_takes_no_adapter_and_zero_3(launch):
+    done = launch("--use_peft", "true", script=FULL, gpus=2, LEARNING_RATE="1e-6")
+    assert value(done, "--deepspeed_config_file") == str(ROOT / "scripts" / "zero3.json")
+    assert value(done, "--use_peft") == "false"  # a later flag still wins
+    assert words(done)[-2:] == ["--use_peft", "true"]
+    assert value(done, "--learning_rate") == "1e-6"
+    assert launch(PYTHON="/nowhere/python", script=FULL).stderr.startswith("run_grpo_full: found no Python")
+
+
+@pytest.mark.parametrize("name", ["ddp.yaml", "fsdp2.yaml"])
+def test_a_configuration_of_accelerate(launch, name):
+    file = str(ROOT / "scripts" / name)
+    done = launch(gpus=3, ACCELERATE_CONFIG=file)
+    assert value(done, "--config_file") == file
+    assert value(done, "--num_processes") == "3"
+    assert "--use_deepspeed" not in words(done)
+    missing = launch(gpus=3, ACCELERATE_CONFIG="no.yaml")
+    assert (missing.returncode, missing.stdout) == (2, "")
+    assert "ACCELERATE_CONFIG 'no.yaml' is not a file" in missing.stderr
+
+
+@pytest.mark.parametrize(("name", "kind"), [("ddp.yaml", "MULTI_GPU"), ("fsdp2.yaml", "FSDP")])
+def test_accelerate_reads_its_configurations(name, kind):
+    config = pytest.importorskip("accelerate.commands.config.config_args")
+    read = config.load_config_from_file(str(ROOT / "scripts" / name))  # refuses keys it does not know
+    assert read.distributed_type == kind
+    assert read.mixed_precision == "no"  # the training arguments decide
+
+
+def test_plain_data_parallelism(launch):
+    done = launch(gpus=2, DEEPSPEED_CONFIG="none")
+    assert words(done)[2:4] == ["-m", "torch.distributed.run"]
+    assert value(done, "--nproc_per_node") == "2"
+
+
+def test_a_checkout_in_a_folder_with_an_odd_name(launch, tmp_path):
+    checkout = tmp_path / "a b'c$d&é"
+    (checkout / "config" / "recipes").mkdir(parents=True)
+    shutil.copytree(ROOT / "scripts", checkout / "scripts", ignore=shutil.ignore_patterns("tiny_model", "*.py"))
+    recipe = checkout / "config" / "recipes" / "grpo_ma_demo.yaml"
+    recipe.write_text("")
+    (tmp_path / "link $x").symlink_to(checkout / "scripts" / "run_grpo_full.sh")
+    for script in (checkout / "scripts" / "run_grpo_lora.sh", tmp_path / "link $x"):
+        done = launch(script=script, dry_run=False, recipe_flag=False, OUTPUT_DIR=str(checkout / "out"))
+        assert done.returncode == 0, done.stderr
+        sent = json.loads(launch.out.read_text())[0]
+        assert sent[sent.index("--config") + 1] == str(recipe)
+        assert sent[sent.index("--output_dir") + 1] == str(checkout / "out")
+        assert str(checkout / "train.py") in sent
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    """A SLURM of two nodes: `srun` runs the task of each, one after the other, and says on which."""
+    tools = tmp_path / "slurm tools"
+    tools.mkdir()
+    (tools / "scontrol").write_text('#!/bin/bash\nprintf "node-3\\nnode-7\\n"\n')
+    (tools / "srun").write_text(
+        '#!/bin/bash\nshift\nfor node in 0 1; do export SLURM_NODEID=$node; "$@" || exit; done\n', encoding="utf-8"
+    )
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    job = {"SLURM_JOB_ID": "31234", "SLURM_JOB_NUM_NODES": "2", "SLURM_JOB_NODELIST": "node-[3,7]"}
+    spooled = tmp_path / "slurm_script"  # sbatch runs a copy
+    shutil.copy(ROOT / "scripts" / "run_slurm.sh", spooled)
+
+    def run(*arguments, folder=ROOT, **variables):
+        environment = os.environ | job | {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "0,1,2"}
+        environment |= {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(folder), **variables}
+        command = ["bash", str(spooled), *arguments]
+        return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)
+
+    return run
+
+
+def test_slurm_starts_the_launcher_on_every_node(slurm):
+    done = slurm("run_grpo_full.sh", "--dry-run", "--run_name", AWKWARD[0] + AWKWARD[1])
+    assert done.returncode == 0, done.stderr
+    lines = [shlex.split(line) for line in done.stdout.splitlines()]
+    assert [line[line.index("--machine_rank") + 1] for line in lines] == ["0", "1"]
+    for line in lines:
+        found = [line[line.index(flag) + 1] for flag in ("--num_processes", "--num_machines", "--main_process_ip")]
+        assert found == ["6", "2", "node-3"]
+        assert line[line.index("--main_process_port") + 1] == "21234"
+        assert line[line.index("--deepspeed_config_file") + 1].endswith("zero3.json")
+        assert line[-1] == AWKWARD[0] + AWKWARD[1]
+    assert "zero2.json" in slurm("--dry-run").stdout
+
+
+def test_slurm_from_another_folder_is_a_sentence(slurm, tmp_path):
+    done = slurm(folder=tmp_path)
+    assert done.returncode == 2
+    assert "submit from the checkout's folder" in done.stderr
 
 
 def test_no_python(launch):

@@ -111,7 +111,16 @@ def test_wrong_arguments_end_at_once(script, arguments, sentence):
 
 
 @pytest.mark.parametrize(
-    "script", ["setup.sh", "test.sh", "quickstart.sh", "run_grpo_lora.sh", "eval/run_eval_trajectory.sh"]
+    "script",
+    [
+        "setup.sh",
+        "test.sh",
+        "quickstart.sh",
+        "run_grpo_lora.sh",
+        "run_grpo_full.sh",
+        "run_slurm.sh",
+        "eval/run_eval_trajectory.sh",
+    ],
 )
 def test_help_is_the_head_of_the_script(script):
     path = ROOT / "scripts" / script

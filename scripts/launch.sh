@@ -1,0 +1,168 @@
+# What run_grpo_lora.sh and run_grpo_full.sh share: read arguments and variables, count processes, find a port, start
+# train.py. Sourced with `script` (the starter's path, links resolved), `gpu_recipe` (name of the recipe for GPUs),
+# `deepspeed` (name of the DeepSpeed file) and `fixed` (flags that the starter always gives) set.
+# shellcheck shell=bash
+# shellcheck disable=SC2154  # the starter sets them
+
+[[ -n ${script:-} ]] || { echo 'launch.sh: start run_grpo_lora.sh or run_grpo_full.sh instead' >&2; exit 2; }
+repo=$(cd "$(dirname "$script")/.." > /dev/null && pwd)
+name=${script##*/}
+name=${name%.sh}
+
+say() { printf '%s: %s\n' "$name" "$*" >&2; }
+refuse() { say "$@"; exit 2; }
+
+# ---- our own flags; everything else goes to train.py as it is ----
+nproc_flag='' dry_run='' config=${CONFIG:-} passed=()
+while (($#)); do
+  case $1 in
+    --dry-run) dry_run=yes ;;
+    --nproc | --config)
+      (($# > 1)) || refuse "$1 needs a value"
+      if [[ $1 == --nproc ]]; then nproc_flag=$2; else config=$2; fi
+      shift ;;
+    --nproc=*) nproc_flag=${1#*=} ;;
+    --config=*) config=${1#*=} ;;
+    -h | --help) sed -n '2,4s/^# //p' "$script"; exit 0 ;;
+    *) passed+=("$1") ;;
+  esac
+  shift
+done
+nproc_flag=${nproc_flag:-${NPROC:-}}
+
+whole_number() {  # name, value, least
+  if ! [[ $2 =~ ^(0|[1-9][0-9]{0,5})$ ]] || (($2 < $3)); then refuse "$1 is '$2': give a whole number of at least $3"; fi
+}
+[[ -z $nproc_flag ]] || whole_number '--nproc (or NPROC)' "$nproc_flag" 1
+nnodes=${NNODES:-1} node_rank=${NODE_RANK:-0}
+whole_number NNODES "$nnodes" 1
+whole_number NODE_RANK "$node_rank" 0
+((node_rank < nnodes)) || refuse "NODE_RANK is $node_rank, but with NNODES=$nnodes it runs from 0 to $((nnodes - 1))"
+
+# ---- the Python: .venv when setup.sh made one, else the active environment ----
+if [[ -n ${PYTHON:-} ]]; then
+  python=$PYTHON
+elif [[ -x $repo/.venv/bin/python ]]; then
+  python=$repo/.venv/bin/python
+else
+  python=$(command -v python || echo python3)
+fi
+python=$(command -v -- "$python") || refuse "found no Python (${PYTHON:-$repo/.venv/bin/python or python}): run bash scripts/setup.sh"
+PATH=$(dirname "$python"):$PATH  # DeepSpeed looks for ninja there
+export PATH
+
+# ---- GPUs: visible devices, else what torch counts ----
+gpus=0
+if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
+  IFS=, read -r -a devices <<< "$CUDA_VISIBLE_DEVICES"
+  for device in "${devices[@]//[[:space:]]/}"; do
+    case $device in
+      '' | -1 | NoDevFiles) break ;;  # CUDA itself stops reading the list here
+      GPU-* | MIG-*) ;;
+      *[!0-9]*) refuse "CUDA_VISIBLE_DEVICES has the entry '$device': entries are numbers, GPU-... or MIG-... identifiers" ;;
+    esac
+    gpus=$((gpus + 1))
+  done
+  source="CUDA_VISIBLE_DEVICES='$CUDA_VISIBLE_DEVICES'"
+else
+  gpus=$("$python" -c 'import torch; print(torch.cuda.device_count())') \
+    || refuse "$python cannot import torch: run bash scripts/setup.sh, or activate the environment that has it"
+  source="torch counts $gpus"
+fi
+
+processes=${nproc_flag:-$gpus} on_cpu=''
+if ((gpus == 0)); then
+  on_cpu=yes
+  processes=${nproc_flag:-1}
+  say "no GPU ($source): $processes process(es) on the CPU, gloo between them"
+  config=${config:-$repo/config/recipes/grpo_ma_demo.yaml}
+else
+  say "$gpus GPU(s) visible ($source): $processes process(es)"
+  ((processes <= gpus)) || say "warning: more processes than visible GPUs; --nproc is taken as given"
+  config=${config:-$repo/config/recipes/$gpu_recipe}
+fi
+[[ -f $config ]] || refuse "the recipe '$config' is not a file: give --config (or CONFIG) one of $repo/config/recipes/*.yaml"
+
+# ---- rendezvous: a free port, unless MASTER_PORT says which ----
+port_is_free() {
+  "$python" -c 'import socket, sys
+probe = socket.socket()
+probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+try:
+    probe.bind(("", int(sys.argv[1])))
+except OSError:
+    sys.exit(1)' "$1"
+}
+if ((nnodes > 1)); then
+  [[ -n ${MASTER_ADDR:-} ]] || refuse "NNODES is $nnodes: set MASTER_ADDR to the address of node 0 on every node"
+  port=${MASTER_PORT:-29500}  # every node must name the same one
+else
+  port=${MASTER_PORT:-$("$python" -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
+fi
+whole_number MASTER_PORT "$port" 1
+((port < 65536)) || refuse "MASTER_PORT is '$port': ports end at 65535"
+if ((node_rank == 0)) && ! port_is_free "$port"; then
+  refuse "port $port is in use: end the other job or set MASTER_PORT to a free port (with one node, leave it unset)"
+fi
+
+# ---- flags of train.py from the environment: only what is set ----
+flags=("${fixed[@]}")
+from_env() { if [[ -n ${!1:-} ]]; then flags+=("--$2" "${!1}"); fi; }
+from_env METHOD method
+from_env MODEL_PATH model_name_or_path
+from_env DATASET_NAME dataset_name
+from_env IMAGE_ROOT image_root
+from_env OUTPUT_DIR output_dir
+from_env RUN_NAME run_name
+from_env THINK_NUM think_num
+from_env ANSWER_NUM answer_num
+from_env MAX_THOUGHT_LENGTH max_thought_length
+from_env MAX_ANSWER_LENGTH max_answer_length
+from_env MAX_PROMPT_LENGTH max_prompt_length
+from_env MIN_PIXELS min_pixels
+from_env MAX_PIXELS max_pixels
+from_env LEARNING_RATE learning_rate
+from_env MAX_STEPS max_steps
+from_env NUM_TRAIN_EPOCHS num_train_epochs
+from_env PER_DEVICE_TRAIN_BATCH_SIZE per_device_train_batch_size
+from_env GRADIENT_ACCUMULATION_STEPS gradient_accumulation_steps
+from_env SAVE_STEPS save_steps
+from_env LORA_R lora_r
+from_env LORA_ALPHA lora_alpha
+from_env REPORT_TO report_to
+from_env SEED seed
+[[ -z $on_cpu ]] || flags+=(--use_cpu true)
+
+# ---- OpenMP threads of several processes on shared cores slow each other down: share the cores out ----
+if [[ -z ${OMP_NUM_THREADS:-} ]]; then
+  cores=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
+  OMP_NUM_THREADS=$((cores > processes ? cores / processes : 1))
+fi
+export OMP_NUM_THREADS
+
+# ---- how the processes work together: DeepSpeed, plain data parallelism, or a configuration of accelerate ----
+deepspeed=${DEEPSPEED_CONFIG:-$repo/scripts/$deepspeed}
+# never `accelerate launch --cpu`: with --num_processes 2 it quietly starts one process without DeepSpeed
+launch=("$python" -m accelerate.commands.launch --num_processes "$((processes * nnodes))" --num_machines "$nnodes"
+  --machine_rank "$node_rank" --main_process_port "$port" --mixed_precision no --dynamo_backend no)
+((nnodes == 1)) || launch+=(--main_process_ip "$MASTER_ADDR" --same_network)
+if [[ -n ${ACCELERATE_CONFIG:-} ]]; then
+  [[ -f $ACCELERATE_CONFIG ]] || refuse "ACCELERATE_CONFIG '$ACCELERATE_CONFIG' is not a file: use $repo/scripts/ddp.yaml, or leave it out"
+  launch+=(--config_file "$ACCELERATE_CONFIG")
+elif [[ $deepspeed == none ]]; then
+  launch=("$python" -m torch.distributed.run --nproc_per_node "$processes" --nnodes "$nnodes" --node_rank "$node_rank"
+    --master_addr "${MASTER_ADDR:-127.0.0.1}" --master_port "$port")
+else
+  [[ -f $deepspeed ]] || refuse "DEEPSPEED_CONFIG '$deepspeed' is not a file: use scripts/zero2.json, scripts/zero3.json or none"
+  launch+=(--use_deepspeed --deepspeed_config_file "$deepspeed")
+  ((nnodes == 1)) || launch+=(--deepspeed_multinode_launcher standard)
+fi
+command=("${launch[@]}" "$repo/train.py" --config "$config" "${flags[@]}" "${passed[@]}")
+
+if [[ -n $dry_run ]]; then
+  printf 'OMP_NUM_THREADS=%q' "$OMP_NUM_THREADS"
+  printf ' %q' "${command[@]}"
+  printf '\n'
+  exit 0
+fi
+exec "${command[@]}"
