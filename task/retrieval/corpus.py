@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CORPUS = "corpus.jsonl"
+POSITIONS = "positions.npy"
 WAY_OUT = "scripts/retrieval/build_corpus.py makes a clean corpus and reports every faulty line."
 
 
@@ -63,20 +64,32 @@ def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
                 raise ValueError(f"{file} line {number}: {error}. {WAY_OUT}") from error
             yield position, document
             position += len(line)
+    if not first_line:
+        raise ValueError(f"the corpus {file} holds no document: give one with at least one line.")
+
+
+def save_positions(folder: Path, positions: list[int]) -> None:
+    """Keeps the byte positions of a corpus' lines in its index folder, for Documents."""
+    import numpy
+
+    numpy.save(folder / POSITIONS, numpy.array(positions, dtype=numpy.int64))
 
 
 class Documents:
     """The documents of a corpus file by number, read where they lie: memory holds only what was looked at."""
 
-    def __init__(self, file: Path, positions):
-        self.positions = positions  # int64 array of the lines' first bytes
+    def __init__(self, file: Path, folder: Path):
+        """`folder` is an index folder of the file, with the positions that save_positions kept."""
+        import numpy
+
+        self._positions = numpy.load(folder / POSITIONS, mmap_mode="r")
         with open(file, "rb") as content:
-            self.content = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+            self._content = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self._positions)
 
     def __getitem__(self, number: int) -> dict:
-        start = int(self.positions[number])
-        end = int(self.positions[number + 1]) if number + 1 < len(self.positions) else len(self.content)
-        return read_document(self.content[start:end])
+        start = int(self._positions[number])
+        end = int(self._positions[number + 1]) if number + 1 < len(self) else len(self._content)
+        return read_document(self._content[start:end])

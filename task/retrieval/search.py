@@ -1,8 +1,12 @@
 """The retriever a task's settings name: a corpus of this machine, or a server's address."""
 
+import threading
 from pathlib import Path
 
 from task.retrieval.passages import Retriever
+
+_made: dict[tuple, Retriever] = {}
+_making = threading.Lock()
 
 
 def make_retriever(spec: str | Path, *, cache: str | Path | None = None, timeout: float = 10.0) -> Retriever:
@@ -10,16 +14,24 @@ def make_retriever(spec: str | Path, *, cache: str | Path | None = None, timeout
 
     cache: file of a client's answers, kept between runs and shared by processes (None: kept in memory only).
     timeout: seconds a client waits for one answer; a corpus of this machine takes no notice of either.
+    Equal arguments give the same retriever within a process: environments share its index, connections and limits.
     Raises ValueError where the corpus is missing or faulty, the URL is none, or a package of the extra `search` lacks.
     """
-    spec = str(spec)
+    key = (str(spec), None if cache is None else str(cache), timeout)
+    with _making:
+        if key not in _made:
+            _made[key] = _make(*key)
+        return _made[key]
+
+
+def _make(spec: str, cache: str | None, timeout: float) -> Retriever:
     if spec.startswith(("http://", "https://")):
         from task.retrieval.http_retriever import HttpRetriever
 
         return HttpRetriever(spec, cache=cache, timeout=timeout)
     if "://" in spec:
         raise ValueError(
-            f"the retriever {spec!r} is neither a path nor an address that starts with http:// or https://."
+            f"the retriever {spec!r} is neither a path nor an address: an address starts with http:// or https://."
         )
     from task.retrieval.bm25 import BM25Retriever
 
