@@ -17,6 +17,8 @@ LAYERS = [
     (1, "model/*.py"),
     (2, "trainer/policies/*.py"),
     (5, "trainer/grpo_ma_trainer.py"),
+    (5, "trainer/generation.py"),
+    (5, "trainer/objective.py"),
     (3, "trainer/engines/*.py"),
     (3, "trainer/*.py"),
     (4, "config/*.py"),
@@ -25,7 +27,7 @@ LAYERS = [
 ]
 PACKAGES = ("config", "dataset", "model", "task", "trainer")
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed"}
-MAY_IMPORT_TRL = ("config/*.py", "trainer/grpo_ma_trainer.py", "scripts/*.py")
+MAY_IMPORT_TRL = ("config/*.py", "trainer/grpo_ma_trainer.py", "trainer/generation.py", "scripts/*.py")
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines
 
 

@@ -24,7 +24,7 @@ from trainer_cases import (
 from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from task.task_loader import load_tasks
-from trainer import grpo_ma_trainer
+from trainer import generation
 from trainer.prompts import PromptError
 
 
@@ -244,7 +244,7 @@ class TestWhatGenerationLeavesBehind:
                 weight.data.normal_()
         seen = []
 
-        class Engine(grpo_ma_trainer.TransformersEngine):
+        class Engine(generation.TransformersEngine):
             def grow(self, *args):
                 layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
                 seen.append((self.model.training, self.model.is_gradient_checkpointing, len(layers)))
@@ -252,7 +252,7 @@ class TestWhatGenerationLeavesBehind:
                     raise RuntimeError("out of memory")
                 return super().grow(*args)
 
-        monkeypatch.setattr(grpo_ma_trainer, "TransformersEngine", Engine)
+        monkeypatch.setattr(generation, "TransformersEngine", Engine)
         before, cache = weights(trainer), trainer.model.config.get_text_config().use_cache
         trainer.model.train()
         trainer.args.learning_rate = 0.0

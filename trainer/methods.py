@@ -1,9 +1,12 @@
 """The methods: each a branching policy and an advantage estimator, named in one table."""
 
+# N rows (leaves) of all processes
+
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -11,6 +14,45 @@ from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.thought_answer import thought_answer, zero_spread_share
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a policy can be made from.
+
+    Attributes:
+        args: the GRPOConfig.
+        records: the parsed record of each prompt that will be grown; `record["id"]` is its tree's `prompt_id`.
+        tasks: task_type -> Task.
+        tokenizer, module: of the model.
+        warming_up: whether M is 1 for now (`answer_warmup_steps`).
+        memory: kept from batch to batch and saved with checkpoints; holds what JSON can.
+    """
+
+    args: Any
+    records: list[dict] = field(default_factory=list)
+    tasks: dict = field(default_factory=dict)
+    tokenizer: Any = None
+    module: Any = None
+    warming_up: bool = False
+    memory: dict = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rewards and groups of N rows.
+
+    Attributes:
+        rewards: (N,) float64, NaN for a row that abstains.
+        prompts: (N,) id of the row's prompt.
+        groups: (N,) id of the row's tree in the prompt's forest (its thought in grpo_ma), unique over all prompts.
+        closed: (N,) bool, False for rows of a thought that never closed.
+    """
+
+    rewards: np.ndarray
+    prompts: np.ndarray
+    groups: np.ndarray
+    closed: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -22,13 +64,29 @@ class Credit:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-def credit_grpo(rewards, groups, thoughts, closed, shrinkage) -> Credit:
-    metrics = {"advantages/zero_spread": zero_spread_share(np.asarray(rewards), groups)}
-    return Credit(leaf=leaf_group(rewards, groups), metrics=metrics)
+@dataclass(frozen=True)
+class Method:
+    """How a method grows its trees and credits them.
+
+    Attributes:
+        policy: where the rollouts of a batch fork.
+        credit: (rows, args) -> Credit; computed by every process over the rows of all.
+        node_values: (tree, {leaf node: advantage}, args) -> one advantage a node, for methods that give inner nodes
+            values of their own; None: all tokens of a row carry the row's.
+    """
+
+    policy: Callable[[Batch], Any]
+    credit: Callable[[Rows, Any], Credit]
+    node_values: Callable[..., list[float]] | None = None
 
 
-def credit_grpo_ma(rewards, groups, thoughts, closed, shrinkage) -> Credit:
-    result = thought_answer(rewards, groups, thoughts, closed, shrinkage)
+def credit_grpo(rows: Rows, args) -> Credit:
+    metrics = {"advantages/zero_spread": zero_spread_share(rows.rewards, rows.prompts)}
+    return Credit(leaf=leaf_group(rows.rewards, rows.prompts), metrics=metrics)
+
+
+def credit_grpo_ma(rows: Rows, args) -> Credit:
+    result = thought_answer(rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage)
     metrics = {
         "variance/between": result.between,
         "variance/within": result.within,
@@ -39,22 +97,14 @@ def credit_grpo_ma(rewards, groups, thoughts, closed, shrinkage) -> Credit:
     return Credit(leaf=result.answer, thought=result.thought, metrics=metrics)
 
 
-def chains(args, warming_up: bool) -> ChainPolicy:
-    return ChainPolicy(args.num_generations, args.max_completion_length)
+def chains(batch: Batch) -> ChainPolicy:
+    return ChainPolicy(batch.args.num_generations, batch.args.max_completion_length)
 
 
-def thoughts_and_answers(args, warming_up: bool) -> ThoughtAnswerPolicy:
-    answers = 1 if warming_up else args.answer_num
+def thoughts_and_answers(batch: Batch) -> ThoughtAnswerPolicy:
+    args, answers = batch.args, 1 if batch.warming_up else batch.args.answer_num
     lengths = (args.max_thought_length, args.max_answer_length)
     return ThoughtAnswerPolicy(args.think_num, answers, *lengths, args.thought_end)
-
-
-@dataclass(frozen=True)
-class Method:
-    """`policy(args, warming_up)` and `credit(rewards, prompt groups, thoughts, closed, shrinkage)`, all of N rows."""
-
-    policy: Callable
-    credit: Callable[..., Credit]
 
 
 METHODS = {

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from model.vlm_module import EncodedPrompt
-from trainer.tree import PROMPT, Tree
+from trainer.tree import PROMPT, Node, Tree
 
 
 @dataclass
@@ -16,7 +17,6 @@ class Rollout:
         prompts: the encoded prompt of each tree (a placeholder without media where the prompt could not be read).
         trees: the P trees, in the order of the prompts.
         row_tree, row_leaf: (B,) tree index and leaf node of each row.
-        failed: (P,) True where a tree is one failed node.
     """
 
     prompts: list[EncodedPrompt]
@@ -25,15 +25,26 @@ class Rollout:
     row_leaf: list[int]
 
     @classmethod
-    def of(cls, prompts: list[EncodedPrompt], trees: list[Tree], leaves: int) -> Rollout:
-        """Rows of `trees`, `leaves` a tree (see `leaf_rows`)."""
+    def of(cls, prompts: list[EncodedPrompt], trees: list[Tree], leaves: int, eos_id: int = 0) -> Rollout:
+        """Rows of `trees`, `leaves` a tree (see `leaf_rows`); a tree with fewer gets failed ones of one `eos_id`."""
+        for tree in trees:
+            fill_up(tree, leaves, eos_id)
         rows = [leaf_rows(tree, leaves) for tree in trees]
         row_tree = [t for t, tree_rows in enumerate(rows) for _ in tree_rows]
         return cls(prompts, trees, row_tree, [leaf for tree_rows in rows for leaf in tree_rows])
 
     @property
     def failed(self) -> list[bool]:
-        return [tree.nodes[0].status == "failed" for tree in self.trees]
+        """(P,) whether nothing could be grown for the prompt."""
+        return [all(tree.nodes[leaf].status == "failed" for leaf in tree.leaves()) for tree in self.trees]
+
+    @property
+    def row_failed(self) -> list[bool]:
+        """(B,) whether the row's leaf failed; it has no reward."""
+        return [self.leaf(row).status == "failed" for row in range(len(self.row_tree))]
+
+    def leaf(self, row: int) -> Node:
+        return self.trees[self.row_tree[row]].nodes[self.row_leaf[row]]
 
     def root(self, row: int) -> int:
         """Node index of the first node below the prompt on the row's path: its thought."""
@@ -48,8 +59,21 @@ class Rollout:
 
     def per_token(self, row: int, value) -> list:
         """`value(node)` at every completion token of the row."""
-        tree = self.trees[self.row_tree[row]]
-        return tree.spread([value(node) for node in tree.nodes], self.row_leaf[row])
+        return self.spread(row, [value(node) for node in self.trees[self.row_tree[row]].nodes])
+
+    def spread(self, row: int, values: list) -> list:
+        """One value a node of the row's tree -> one value a completion token of the row."""
+        return self.trees[self.row_tree[row]].spread(values, self.row_leaf[row])
+
+    def shares(self) -> list[list[float]]:
+        """At every completion token of every row 1 / (rows that go through the token)."""
+        through = [Counter() for _ in self.trees]
+        for tree, leaf in zip(self.row_tree, self.row_leaf, strict=True):
+            through[tree].update(self.trees[tree].path(leaf))
+        counts = [
+            [max(count[i], 1) for i in range(len(tree.nodes))] for count, tree in zip(through, self.trees, strict=True)
+        ]
+        return [self.spread(row, [1 / n for n in counts[tree]]) for row, tree in enumerate(self.row_tree)]
 
     def logprobs(self, row: int) -> list[float]:
         """Sampling log-probabilities of the completion; 0 where the token was not sampled."""
@@ -61,7 +85,6 @@ class Rollout:
         """What TRL's `rollout_func` must return, with extra columns for the rewards."""
         rows = range(len(self.row_tree))
         prompts = [self.prompts[t] for t in self.row_tree]
-        failed = self.failed
         return {
             "prompt_ids": [list(prompt.ids) for prompt in prompts],
             "completion_ids": [self.completion(row) for row in rows],
@@ -69,15 +92,23 @@ class Rollout:
             "env_mask": [self.per_token(row, lambda node: int(node.sampled)) for row in rows],
             "image_sizes": [prompt.image_sizes for prompt in prompts],
             "processed_sizes": [prompt.processed_sizes for prompt in prompts],
-            "failed": [failed[t] for t in self.row_tree],
+            "failed": self.row_failed,
         }
 
 
-def leaf_rows(tree: Tree, leaves: int) -> list[int]:
-    """The leaf of each of a tree's `leaves` rows, grouped by the first node below the prompt.
+def fill_up(tree: Tree, leaves: int, eos_id: int) -> None:
+    """Adds failed leaves until there are `leaves`; not to trees that repeat the leaf they have (see `leaf_rows`)."""
+    missing = leaves - len(tree.leaves())
+    if missing > 0 and not _repeats(tree):
+        for _ in range(missing):
+            tree.add(Node(PROMPT, "segment", [eos_id], sampled=False, status="failed"))
 
-    Every such node owns an equal share of rows: one row a leaf below it, or, if it is a leaf itself (a chain, or a
-    thought that never closed), that leaf in all of them.
+
+def leaf_rows(tree: Tree, leaves: int) -> list[int]:
+    """The leaf of each of a tree's `leaves` rows, the leaves of one group together, in order of creation.
+
+    A thought that never closed owns as many rows as its siblings, its one leaf in all of them; so does a prompt for
+    which nothing could be grown.
 
     >>> from trainer.tree import Node
     >>> thoughts = [Node(-1, "thought", [1]), Node(-1, "thought", [2])]
@@ -85,13 +116,22 @@ def leaf_rows(tree: Tree, leaves: int) -> list[int]:
     >>> leaf_rows(tree, 4)
     [2, 3, 1, 1]
     """
+    found = sorted(tree.leaves(), key=lambda leaf: tree.nodes[leaf].group)
+    if len(found) == leaves:
+        return found
+    assert _repeats(tree), f"{len(found)} leaves for {leaves} rows"
     below: dict[int, list[int]] = {i: [] for i, node in enumerate(tree.nodes) if node.parent == PROMPT}
-    for leaf in tree.leaves():
+    for leaf in found:
         below[tree.path(leaf)[0]].append(leaf)
     share, rest = divmod(leaves, len(below))
     assert rest == 0, f"{leaves} rows over {len(below)} thoughts"
     rows = []
-    for found in below.values():
-        assert len(found) in (1, share), f"{len(found)} leaves below a thought that owns {share} rows"
-        rows += found if len(found) == share else found * share
+    for own in below.values():
+        assert len(own) in (1, share), f"{len(own)} leaves below a thought that owns {share} rows"
+        rows += own if len(own) == share else own * share
     return rows
+
+
+def _repeats(tree: Tree) -> bool:
+    """Whether rows may repeat a leaf: trees of thoughts, and the one node of a prompt that could not be read."""
+    return tree.nodes[0].kind == "thought" or (len(tree.nodes) == 1 and tree.nodes[0].status == "failed")

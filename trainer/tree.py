@@ -28,8 +28,8 @@ class Node:
         entropies: entropy of that distribution at each token, in nats.
         status: one of `STATUSES`: `length` was cut at its token limit, `unclosed` is a thought that never closed,
             `failed` is a rollout that could not be made (bad media, tool error). Data, never an exception.
-        group: which tree of the prompt's forest the node belongs to (the thought, in grpo_ma): the i-th node sampled
-            right after the prompt founds group i, everything below a node is in its group.
+        group: which tree of the prompt's forest the node belongs to (the thought, in grpo_ma). None is filled in when
+            the node joins a `Tree`: below a node its parent's; the i-th node right below the prompt founds group i.
         media: an observation with pictures: its `EncodedPrompt`, whose ids are `token_ids` and whose positions start
             at 0; None for text.
         extra: what the policy keeps at a node (an environment, the kind of an error); the engine never looks at it.
@@ -42,7 +42,7 @@ class Node:
     logprobs: list[float] = field(default_factory=list)
     entropies: list[float] = field(default_factory=list)
     status: str = "ok"
-    group: int = 0
+    group: int | None = None
     media: Any = None
     extra: Any = None
 
@@ -61,10 +61,18 @@ class Tree:
     prompt_id: str
     nodes: list[Node] = field(default_factory=list)
 
+    def __post_init__(self):
+        nodes, self.nodes = self.nodes, []
+        for node in nodes:
+            self.add(node)
+
     def add(self, node: Node) -> int:
         """Appends a node below an existing parent and returns its index."""
         assert PROMPT <= node.parent < len(self.nodes), f"parent {node.parent} of {len(self.nodes)} nodes"
         assert node.kind in KINDS and node.status in STATUSES, (node.kind, node.status)
+        if node.group is None:
+            founded = sum(other.parent == PROMPT for other in self.nodes)
+            node.group = founded if node.parent == PROMPT else self.nodes[node.parent].group
         self.nodes.append(node)
         return len(self.nodes) - 1
 

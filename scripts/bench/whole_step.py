@@ -38,7 +38,7 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
     """Our trainer on the same rows; its policy forks by length (see `FixedLengths`)."""
     lengths = {"think_num": sizes["think_num"], "answer_num": sizes["answer_num"]}
     policy = FixedLengths(**lengths, thought=sizes["thought"], answer=sizes["answer"])
-    METHODS["grpo_ma"] = dataclasses.replace(METHODS["grpo_ma"], policy=lambda args, warming_up: policy)
+    METHODS["grpo_ma"] = dataclasses.replace(METHODS["grpo_ma"], policy=lambda batch: policy)
     args = GRPOConfig(
         output_dir=str(folder),
         method="grpo_ma",

@@ -1,0 +1,23 @@
+"""From one advantage a leaf to one value a completion token, where inner nodes have values of their own."""
+
+# B rows of a process
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from trainer.rollout import Rollout
+
+
+def token_values(rollout: Rollout, leaf_advantages: Sequence[float], node_values: Callable) -> list[list[float]]:
+    """A list a row, one value a completion token: the value of the node that owns the token.
+
+    Args:
+        leaf_advantages: (B,) advantage of each row.
+        node_values: (tree, {leaf node: advantage}) -> one value a node of the tree.
+    """
+    leaves: list[dict[int, float]] = [{} for _ in rollout.trees]
+    for row, (tree, leaf) in enumerate(zip(rollout.row_tree, rollout.row_leaf, strict=True)):
+        leaves[tree][leaf] = float(leaf_advantages[row])
+    values = [node_values(tree, found) for tree, found in zip(rollout.trees, leaves, strict=True)]
+    return [rollout.spread(row, values[tree]) for row, tree in enumerate(rollout.row_tree)]
