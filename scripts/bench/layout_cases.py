@@ -1,0 +1,73 @@
+"""The rows and columns of the table that layout_matrix.py makes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+# processes, DeepSpeed file
+LAYOUTS = {
+    "1 process": (1, None),
+    "2 DDP": (2, None),
+    "2 ZeRO-2": (2, "zero2.json"),
+    "2 ZeRO-3": (2, "zero3.json"),
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Eight trees an optimiser step, over all processes; in the spread case four, with twice the thoughts.
+
+    Attributes:
+        micro_batches: an optimiser step is cut into so many on each process.
+        spread: two processes hold half the thoughts of each prompt, and one holds all.
+    """
+
+    name: str
+    prefix_sharing: str = "on"
+    loss_type: str = "grpo"
+    micro_batches: int = 1
+    spread: bool = False
+    lora: bool = True
+
+    @property
+    def kind(self) -> tuple:
+        """Cases of one kind must end with the same weights."""
+        return self.loss_type, self.spread, self.lora
+
+
+CASES = [
+    Case("LoRA packed grpo"),
+    Case("LoRA dense grpo", prefix_sharing="off"),
+    Case("LoRA packed dapo", loss_type="dapo"),
+    Case("LoRA dense dapo", prefix_sharing="off", loss_type="dapo"),
+    Case("LoRA packed dapo, 2 micro-batches", loss_type="dapo", micro_batches=2),
+    Case("LoRA packed dapo, 4 micro-batches", loss_type="dapo", micro_batches=4),
+    Case("LoRA packed grpo, thoughts over processes", spread=True),
+    Case("full packed grpo", lora=False),
+    Case("full dense grpo", prefix_sharing="off", lora=False),
+    Case("full packed dapo, 2 micro-batches", loss_type="dapo", micro_batches=2, lora=False),
+]
+
+
+def settings(case: Case, processes: int) -> dict:
+    """Training arguments of a case on so many processes."""
+    spans = processes if case.spread else 1  # processes that one group spans
+    think_num, answer_num, prompts = (4 // spans, 2, 4) if case.spread else (2, 2, 8)
+    trees = prompts * spans // processes  # of a process in an optimiser step
+    return {
+        "method": "grpo_ma",
+        "think_num": think_num,
+        "answer_num": answer_num,
+        "max_thought_length": 12,
+        "max_answer_length": 6,
+        "sync_prompt_across_ranks": case.spread,
+        "per_device_train_batch_size": trees // case.micro_batches * think_num * answer_num,
+        "gradient_accumulation_steps": case.micro_batches,
+        "prefix_sharing": case.prefix_sharing,
+        "loss_type": case.loss_type,
+        "beta": 0.04,
+        "learning_rate": 1e-2 if case.lora else 1e-3,
+        "lr_scheduler_type": "constant",
+        "adam_epsilon": 1e-3,
+        "max_steps": 3,
+    }

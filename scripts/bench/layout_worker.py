@@ -1,0 +1,94 @@
+"""Trains the cases of layout_matrix.py one after the other in one process of a layout (imports take most of the time).
+
+[torchrun --nproc_per_node 2] scripts/bench/layout_worker.py LAYOUT FOLDER CASE ...
+"""
+
+import contextlib
+import functools
+import json
+import os
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+import torch  # noqa: E402
+from fixed_rollouts import FixedRollouts, hashed_tree, text_reward  # noqa: E402
+from layout_cases import CASES, LAYOUTS, Case, settings  # noqa: E402
+from peft import LoraConfig  # noqa: E402
+
+from config.grpo_config import GRPOConfig  # noqa: E402
+from dataset.dataset_grpo import rows_from_records  # noqa: E402
+from model.checkpoints import load_policy  # noqa: E402
+from task.task_loader import load_tasks  # noqa: E402
+
+QUIET = {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+DATA = ROOT / "metadata" / "demo" / "trajectory"
+
+
+def rows(count: int):
+    """The first `count` rows of the demo's training data."""
+    lines = (DATA / "train.jsonl").read_text(encoding="utf-8").splitlines()[:count]
+    return rows_from_records([json.loads(line) for line in lines], load_tasks(), image_root=str(DATA))
+
+
+def train(case: Case, layout: str, folder: Path) -> dict:
+    """The trainable weights after three steps, and the largest change of one."""
+    processes, deepspeed = LAYOUTS[layout]
+    args = GRPOConfig(
+        output_dir=str(folder),
+        deepspeed=str(ROOT / "scripts" / deepspeed) if deepspeed else None,
+        gradient_checkpointing=False,
+        ddp_timeout=90,
+        **settings(case, processes),
+        **QUIET,
+    )
+    module, model, processor = load_policy(str(ROOT / "scripts/demo/tiny_model"), dtype="float32", trainable=True)
+    module.freeze(model, freeze_vision=True)
+    target = module.lora_target_modules(model)
+    torch.manual_seed(0)  # of a new adapter
+    trainer = FixedRollouts(
+        model,
+        text_reward,
+        args,
+        rows(24),
+        processing_class=processor,
+        module=module,
+        peft_config=LoraConfig(r=4, lora_alpha=8, target_modules=target, task_type="CAUSAL_LM") if case.lora else None,
+        write=functools.partial(hashed_tree, spans_ranks=case.spread),
+    )
+    start = trainable(trainer.model)
+    trainer.train()
+    assert trainer.accelerator.num_processes == processes and trainer.state.global_step == 3
+    end = trainable(trainer.model)
+    return {"weights": end, "moved": max((end[name] - start[name]).abs().max().item() for name in end)}
+
+
+def trainable(model) -> dict[str, torch.Tensor]:
+    """Copies of the trainable weights, also of those that ZeRO-3 shards."""
+    named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    whole = contextlib.nullcontext()
+    if any(hasattr(weight, "ds_id") for _, weight in named):
+        import deepspeed
+
+        whole = deepspeed.zero.GatheredParameters([weight for _, weight in named])
+    with whole:
+        return {name: weight.detach().clone() for name, weight in named}
+
+
+def main(layout: str, folder: Path, names: list[str]) -> None:
+    torch.set_num_threads(1)
+    for case in (case for case in CASES if case.name in names):
+        result = train(case, layout, folder)
+        if os.environ.get("RANK", "0") == "0":
+            torch.save(result, folder / f"{case.name}.pt")
+    if torch.distributed.is_initialized():
+        torch.distributed.barrier()  # a process that leaves first can abort the others
+        torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), sys.argv[3:])
