@@ -79,16 +79,30 @@ class Qwen2_5VLModule(VLMModule):
             given |= {"videos": videos, "video_metadata": [_sampling(video) for video in videos]}
         encoded = self.processor(text=[self.render(messages)], return_tensors="pt", **given)
 
+        sizes = [image.size for image in images] + [_frame_size(video) for video in videos]
+        return self._encoded(encoded["input_ids"][0].tolist(), encoded, sizes, "the prompt")
+
+    def encode_observation(self, parts):
+        images = [part["image"] for part in parts if part["type"] == "image"]
+        encoded = self.processor.image_processor(images=images, return_tensors="pt") if images else {}
+        cell = self.config.vision_config.spatial_merge_size**2
+        features = iter(encoded["image_grid_thw"].prod(dim=1) // cell if images else ())
+        start, end, pad = self.tokenizer.convert_tokens_to_ids(["<|vision_start|>", "<|vision_end|>", PADS["image"]])
+        ids = []
+        for part in parts:
+            ids += [start, *[pad] * int(next(features)), end] if part["type"] == "image" else self._part_ids(part)
+        return self._encoded(ids, encoded, [image.size for image in images], "the observation")
+
+    def _encoded(self, ids: list[int], encoded, sizes: list[tuple[int, int]], what: str) -> EncodedPrompt:
         media = {key: torch.as_tensor(encoded[key]) for key in MEDIA_KEYS if key in encoded}
-        ids = encoded["input_ids"][0].tolist()
-        self.check_media(ids, media, "the prompt")
+        self.check_media(ids, media, what)
         position_ids = self._positions(ids, media)
         return EncodedPrompt(
             ids=ids,
             position_ids=position_ids,
             next_position=int(position_ids.max()) + 1,
             media=media,
-            image_sizes=[image.size for image in images] + [_frame_size(video) for video in videos],
+            image_sizes=sizes,
             processed_sizes=self._processed_sizes(media),
             media_key=_media_key(media),
         )

@@ -73,5 +73,14 @@ class TextModule(VLMModule):
         ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
 
+    def encode_observation(self, parts):
+        if any(part["type"] == "image" for part in parts):
+            raise ValueError(
+                f"an observation has a picture, but {self.config.model_type} is a text model: train a vision-language "
+                "model, or let the environment answer in text."
+            )
+        ids = [token for part in parts for token in self._part_ids(part)]
+        return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
+
     def check_media(self, ids, media, what):
         """Text has no placeholders, so nothing can be out of step."""

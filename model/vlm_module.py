@@ -127,6 +127,21 @@ class VLMModule(ABC):
         """
 
     @abstractmethod
+    def encode_observation(self, parts: Sequence[dict]) -> EncodedPrompt:
+        """Encodes what stands between two sampled stretches of a completion, to be joined to their ids as it is.
+
+        Args:
+            parts: {"type": "text", "text": ...}, foreign text, in which a special token is plain letters;
+                {"type": "template", "text": ...}, our own, in which it is a token; {"type": "image", "image": PIL}.
+
+        Returns ids, media, and positions that start at 0; `next_position` is how far it moves what follows.
+        """
+
+    def _part_ids(self, part: dict) -> list[int]:
+        foreign = part["type"] == "text"
+        return self.tokenizer(part["text"], add_special_tokens=False, split_special_tokens=foreign)["input_ids"]
+
+    @abstractmethod
     def tower_of(self, parameter_name: str) -> str:
         """Which of `TOWERS` a parameter belongs to, whatever wrappers prefix its name."""
 

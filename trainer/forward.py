@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
-from trainer.packing import Plan, build_plans, packed_forward
+from trainer.packing import Plan, build_plans, completion_offsets, packed_forward
 from trainer.rollout import Rollout
 from trainer.tree_attention import use_tree_attention
 
@@ -64,8 +65,9 @@ class RowForward:
         """
         for index, tree in enumerate(rollout.trees):
             prompt = rollout.prompts[index]
-            ids = [*prompt.ids, *(token for node in tree.nodes for token in node.token_ids)]
-            self.module.check_media(ids, prompt.media, f"record {tree.prompt_id!r} with its completions")
+            sampled = (token for node in tree.nodes if node.media is None for token in node.token_ids)
+            name = f"record {tree.prompt_id!r} with its completions"
+            self.module.check_media([*prompt.ids, *sampled], prompt.media, name)
         self._rollout, self._plans = rollout, {}
 
     def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
@@ -77,7 +79,8 @@ class RowForward:
     def dense(self, model, rows: list[int], input_ids, attention_mask, width: int):
         """The same, one row a leaf."""
         prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
-        return dense_forward(model, self.module, prompts, input_ids, attention_mask, width)
+        observations = [self._rollout.observations(row) for row in rows]
+        return dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
 
     def check(self, model, rows: list[int], input_ids, attention_mask, width: int, enforce: bool) -> float:
         """Largest |packed - dense| log-prob of the rows; RuntimeError above the bound, unless only reported."""
@@ -103,6 +106,7 @@ class RowForward:
                 self.max_slots,
                 width,
                 device,
+                [self._rollout.observations(row) for row in rows],
             )
             if self.max_slots is not None:
                 plans += [_idle(plans)] * (self.largest(len(plans)) - len(plans))
@@ -123,6 +127,7 @@ def dense_forward(
     input_ids: torch.Tensor,
     attention_mask: torch.Tensor,
     logits_to_keep: int,
+    observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """One forward of B full rows through TRL's fused LM head.
 
@@ -131,6 +136,7 @@ def dense_forward(
         prompts: (B,) the encoded prompt of each row; its media go in once per row, as TRL's own layout has it.
         input_ids, attention_mask: (B, P+T), prompts padded on the left, completions on the right.
         logits_to_keep: T.
+        observations: (B,) the observations with pictures of each row: (first completion token, observation).
 
     Returns:
         log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked. The
@@ -140,25 +146,32 @@ def dense_forward(
     """
     labels = input_ids.masked_fill(attention_mask == 0, -100)
     labels[:, :-logits_to_keep] = -100
+    observations = observations or [()] * len(prompts)
+    offsets = [completion_offsets(found, logits_to_keep) for found in observations]
+    pairs = zip(prompts, observations, strict=True)
+    media = module.batch_media([item for prompt, found in pairs for item in (prompt, *(seen for _, seen in found))])
     outputs = model(
         input_ids=input_ids,
         attention_mask=attention_mask,
-        position_ids=row_positions(prompts, input_ids.size(1), logits_to_keep).to(input_ids.device),
+        position_ids=row_positions(prompts, input_ids.size(1), offsets).to(input_ids.device),
         labels=labels,
         fused_lm_head=True,
-        **{name: tensor.to(input_ids.device) for name, tensor in module.batch_media(prompts).items()},
+        **{name: tensor.to(input_ids.device) for name, tensor in media.items()},
     )
     entropy = outputs.entropy
     return outputs.log_probs[:, -logits_to_keep:], None if entropy is None else entropy[:, -logits_to_keep:]
 
 
-def row_positions(prompts: list[EncodedPrompt], width: int, completion_width: int) -> torch.Tensor:
-    """Position ids of left-padded rows: (B, width) for text models, (3, B, width) for models with mrope axes."""
+def row_positions(prompts: list[EncodedPrompt], width: int, offsets: Sequence[np.ndarray]) -> torch.Tensor:
+    """Position ids of left-padded rows: (B, width) for text models, (3, B, width) for models with mrope axes.
+
+    `offsets`: of each row, see `completion_offsets`.
+    """
     rows = []
-    for prompt in prompts:
+    for prompt, offset in zip(prompts, offsets, strict=True):
         positions = prompt.position_ids
-        after = prompt.next_position + torch.arange(completion_width)
-        after = after.expand(*positions.shape[:-1], -1)
-        pad = width - positions.size(-1) - completion_width
+        after = prompt.next_position + torch.from_numpy(offset).reshape(-1, offset.shape[-1])
+        after = after.expand(*positions.shape[:-1], -1) if positions.dim() == 2 else after[0]
+        pad = width - positions.size(-1) - after.size(-1)
         rows.append(torch.cat([positions.new_zeros(*positions.shape[:-1], pad), positions, after], dim=-1))
     return torch.stack(rows, dim=-2)

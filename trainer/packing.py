@@ -51,7 +51,8 @@ class Plan:
         tout: (N,) long, one past the last slot below each slot, itself included.
         slot_of: (R, T) long, slot of each completion token of every row of the micro-batch; -1 on padding and on rows
             that another plan of the micro-batch holds.
-        prompts: the distinct prompts, in the order of their slots; the media of each go in once.
+        prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each go
+            in once.
         row_tokens: tokens of these rows laid out one row a leaf, without padding.
     """
 
@@ -109,18 +110,37 @@ def build_plans(
     max_slots: int | None = None,
     width: int | None = None,
     device: torch.device | str | None = None,
+    observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
 ) -> list[Plan]:
     """Plans of at most `max_slots` slots that hold every row of the micro-batch once (None: one plan).
 
     Cuts fall between subtrees; the path from the prompt down to a cut is computed again behind it, and the cuts are
     those with the fewest slots in all. Raises ValueError if a single row needs more slots than `max_slots`.
+
+    `observations` are those with pictures of each row, as (first completion token, observation); rows share one if its
+    tokens and its pictures agree.
     """
     assert len(row_prompt) == len(completions) > 0, (len(row_prompt), len(completions))
-    rows = _sort_rows(prompts, row_prompt, completions)
+    rows = _sort_rows(prompts, row_prompt, completions, observations or [()] * len(completions))
     shape = (len(completions), max(rows.lengths.max(), width or 0))
     assert width is None or width >= rows.lengths.max(), (width, rows.lengths.max())
     cuts = _cheapest_cuts(rows, max_slots)
     return [_plan_of(rows, start, end, shape, device) for start, end in itertools.pairwise(cuts)]
+
+
+def completion_offsets(observations: Sequence[tuple[int, EncodedPrompt]], width: int) -> np.ndarray:
+    """Positions of a row's completion tokens counted from the prompt's `next_position`, (axes or 1, T = `width`).
+
+    Text takes one position a token; an observation with pictures takes its own and moves what follows by its extent.
+    """
+    offsets = np.arange(width)[None]
+    for at, seen in observations:
+        own = seen.position_ids.reshape(-1, len(seen.ids)).numpy()
+        offsets = np.repeat(offsets, len(own) // len(offsets), axis=0)
+        start, end = offsets[:, at : at + 1].copy(), at + len(seen.ids)
+        offsets[:, at:end] = start + own[:, : width - at]
+        offsets[:, end:] = start + seen.next_position + np.arange(max(width - end, 0))
+    return offsets
 
 
 def packed_forward(
@@ -185,13 +205,15 @@ class _SortedRows:
     shared: np.ndarray  # (R,) tokens a row has in common with the row before, 0 at a new prompt
     prompt_of: np.ndarray  # (R,) index into `prompts`
     prompts: list[EncodedPrompt]
+    offsets: np.ndarray  # (axes or 1, R, T) positions of the completion tokens from the prompt's end
+    observations: list[Sequence[tuple[int, EncodedPrompt]]]  # (R,) those with pictures: first token, observation
 
     def prompt_slots(self) -> np.ndarray:
         """(R,) slots of the inside of each row's prompt."""
         return np.array([len(prompt.ids) - 1 for prompt in self.prompts])[self.prompt_of]
 
 
-def _sort_rows(prompts, row_prompt, completions) -> _SortedRows:
+def _sort_rows(prompts, row_prompt, completions, observations) -> _SortedRows:
     place_of_key, place_of_prompt = {}, {}
     for i in dict.fromkeys(row_prompt):
         assert len(prompts[i].ids) == prompts[i].position_ids.shape[-1] > 0, prompts[i].position_ids.shape
@@ -203,16 +225,35 @@ def _sort_rows(prompts, row_prompt, completions) -> _SortedRows:
     tokens = np.full((len(completions), max(lengths.max(), 1)), -1, dtype=np.int64)
     inside = np.arange(tokens.shape[1]) < lengths[:, None]
     tokens[inside] = np.fromiter(itertools.chain.from_iterable(completions), np.int64, lengths.sum())
+    names = _names(tokens, observations)
 
-    sortable = (tokens + 1).astype(">u4")  # big-endian bytes sort like the numbers, padding first
+    sortable = (names + 1).astype(">u4")  # big-endian bytes sort like the numbers, padding first
     order = np.array(sorted(range(len(completions)), key=lambda r: (prompt_of[r], sortable[r].tobytes())))
-    tokens, lengths, prompt_of = tokens[order], lengths[order], prompt_of[order]
+    tokens, names, lengths, prompt_of = tokens[order], names[order], lengths[order], prompt_of[order]
+    observations = [observations[r] for r in order]
 
-    same = tokens[1:] == tokens[:-1]
+    same = names[1:] == names[:-1]
     common = np.where(same.all(axis=1), tokens.shape[1], same.argmin(axis=1))
     common = np.minimum(common, np.minimum(lengths[1:], lengths[:-1]))
     shared = np.concatenate([[0], np.where(prompt_of[1:] == prompt_of[:-1], common, 0)])
-    return _SortedRows(order, tokens, lengths, shared, prompt_of, [prompt for _, prompt in place_of_key.values()])
+    distinct = [prompt for _, prompt in place_of_key.values()]
+    if any(observations):
+        rows = [completion_offsets(found, tokens.shape[1]) for found in observations]
+        offsets = np.stack(np.broadcast_arrays(*rows), axis=1)
+    else:
+        offsets = np.arange(tokens.shape[1])[None, None]
+    return _SortedRows(order, tokens, lengths, shared, prompt_of, distinct, offsets, observations)
+
+
+def _names(tokens: np.ndarray, observations) -> np.ndarray:
+    """The tokens, but an observation with pictures begins with a number of its own: placeholders name no picture."""
+    if not any(observations):
+        return tokens
+    names, known = tokens.copy(), {}
+    for row, found in enumerate(observations):
+        for at, seen in found:
+            names[row, at] = 2**31 + known.setdefault((seen.media_key, tuple(seen.ids)), len(known))
+    return names
 
 
 def _cheapest_cuts(rows: _SortedRows, max_slots: int | None) -> list[int]:
@@ -262,6 +303,10 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
     parting = np.concatenate([parting[1:], np.full_like(parting[:1], count)])
 
     used = [rows.prompts[i] for i in prompt_of[first]]
+    with_media = []
+    for i in range(count):
+        with_media += [rows.prompts[prompt_of[i]]] if first[i] else []
+        with_media += [seen for at, seen in rows.observations[start + i] if at >= shared[i]]
     axes = [prompt.position_ids.reshape(-1, len(prompt.ids)).cpu().numpy() for prompt in used]
     slots, (row, at) = int(starts[-1]), np.nonzero(begins & inside)  # one (row, depth) a completion slot, in slot order
     inputs, labels, tout = np.empty(slots, np.int64), np.full(slots, IGNORED, np.int64), np.empty(slots, np.int64)
@@ -274,7 +319,9 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
     here, of = offset[row] + at, np.cumsum(first)[row] - 1
     last_token, last_position = np.array([p.ids[-1] for p in used]), np.stack([x[:, -1] for x in axes], axis=1)
     inputs[here] = np.where(at == 0, last_token[of], tokens[row, at - 1])
-    positions[:, here] = np.where(at == 0, last_position[:, of], np.array([p.next_position for p in used])[of] + at - 1)
+    offsets = np.broadcast_to(rows.offsets, (len(axes[0]), len(rows.lengths), tokens.shape[1]))[:, start:end]
+    after = np.array([p.next_position for p in used])[of] + offsets[:, row, at - 1]
+    positions[:, here] = np.where(at == 0, last_position[:, of], after)
     labels[here], tout[here] = tokens[row, at], starts[parting[row, at]]
 
     slot_of = np.full(shape, -1, np.int64)
@@ -284,4 +331,4 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
         torch.from_numpy(x).to(device) for x in (inputs[None], labels[None], positions, tout, slot_of)
     )
     positions = positions[:, None] if len(positions) > 1 else positions
-    return Plan(inputs, labels, positions, tout, slot_of, used, row_tokens)
+    return Plan(inputs, labels, positions, tout, slot_of, with_media, row_tokens)

@@ -57,6 +57,15 @@ class Rollout:
     def completion(self, row: int) -> list[int]:
         return self.trees[self.row_tree[row]].tokens(self.row_leaf[row])
 
+    def observations(self, row: int) -> list[tuple[int, EncodedPrompt]]:
+        """Where in the row's completion an observation with pictures begins, and the observation."""
+        tree, found, at = self.trees[self.row_tree[row]], [], 0
+        for i in tree.path(self.row_leaf[row]):
+            if tree.nodes[i].media is not None:
+                found.append((at, tree.nodes[i].media))
+            at += len(tree.nodes[i].token_ids)
+        return found
+
     def per_token(self, row: int, value) -> list:
         """`value(node)` at every completion token of the row."""
         return self.spread(row, [value(node) for node in self.trees[self.row_tree[row]].nodes])
