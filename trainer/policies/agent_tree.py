@@ -1,0 +1,116 @@
+"""The policy of agent tasks for a batch of records: their environments, their form of action, the settings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from task.answer_parsing import thought_tags
+from task.environment import ACTION_FORMS, tools_of
+from task.task_loader import Task
+from trainer.policies.agent_calls import ToolFailure
+from trainer.policies.agent_forms import TagForm, ToolCallForm
+from trainer.policies.agent_observation import Framer
+from trainer.policies.agent_step import AgentStepPolicy, Limits, Shape
+
+_proven: set[tuple] = set()
+
+
+def shape_of(args) -> Shape:
+    """The shape of a training rollout, of the settings of config/tree_grpo_arguments."""
+    code = args.fork_choice == "code"
+    sizes = (args.tree_num, args.expand_num, args.expand_rounds)
+    return Shape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
+
+
+def agent_policy(
+    args,
+    records: Sequence[dict],
+    tasks: dict[str, Task],
+    tokenizer,
+    module,
+    settings: dict[str, Any],
+    *,
+    shape: Shape,
+    length: int,
+    thought_end: str = "</think>",
+) -> AgentStepPolicy:
+    """The policy that grows these records.
+
+    Args:
+        args: max_turns, max_turn_length, max_observation_length and tool_timeout are read.
+        records: parsed; their tasks must have environments of one action form.
+        settings: what every `reset` gets beside the record (environment_args).
+        shape: how many trees and branches; `Shape(1)` is one chain, for evaluation.
+        length: the most tokens of a completion, observations included.
+        thought_end: closes a thought; its tag must not stand in what a tool returns.
+
+    Raises ValueError, one sentence: a task without environment, environments that do not go together, or settings that
+    an environment's first reset refuses.
+    """
+    used = {record["question_type"]: tasks[record["question_type"]] for record in reversed(records)}
+    first = {record["question_type"]: record for record in reversed(records)}
+    plain = next((name for name, task in used.items() if task.make_environment is None), None)
+    if plain is not None:
+        raise ValueError(
+            f"question_type {plain!r} has no make_environment() in {used[plain].path}, so an agent cannot act in it: "
+            "train it with method grpo or grpo_ma, or leave its records out"
+        )
+    samples = {name: _proof(task, first[name], settings) for name, task in used.items()}
+    form = _form(samples, tokenizer, module, thought_tags(thought_end)[0].strip("<>"))
+    make_of = {record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records}
+    limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
+    return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
+
+
+def row_of(record: dict, settings: dict) -> dict:
+    """What an environment's reset gets: the record's fields, those of `extra` among them, and the run's settings."""
+    own = {key: value for key, value in record.items() if key not in ("extra", "messages")}
+    return record.get("extra", {}) | own | settings
+
+
+def _started(task: Task, record: dict, settings: dict) -> Any:
+    """An environment whose episode has begun; ToolFailure "reset" where it does not."""
+    try:
+        environment = task.make_environment()
+        environment.reset(**row_of(record, settings))
+    except Exception as error:
+        raise ToolFailure("reset", f"{type(error).__name__}: {error}") from error
+    return environment
+
+
+def _proof(task: Task, record: dict, settings: dict) -> Any:
+    """An environment of the task; the first of a process is also started, so that wrong settings end the run."""
+    environment = task.make_environment()
+    key = (task.path, repr(sorted(settings.items())))
+    if key not in _proven:
+        said = environment.reset(**row_of(record, settings))
+        if said is not None:
+            raise ValueError(
+                f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
+                "into the record's question, and return None"
+            )
+        _proven.add(key)
+    if not tools_of(environment):
+        raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
+    return environment
+
+
+def _form(samples: dict[str, Any], tokenizer, module, think: str):
+    """The one form of action of all environments."""
+    forms = {name: getattr(environment, "action_form", "tags") for name, environment in samples.items()}
+    unknown = next((name for name, form in forms.items() if form not in ACTION_FORMS), None)
+    if unknown is not None:
+        choices = ", ".join(ACTION_FORMS)
+        raise ValueError(f"question_type {unknown!r}: action_form {forms[unknown]!r} is none of {choices}: choose one")
+    tags = {name: getattr(environment, "tags", {}) for name, environment in samples.items()}
+    if len(set(forms.values())) > 1 or any(one != next(iter(tags.values())) for one in tags.values()):
+        raise ValueError(
+            f"the tasks {', '.join(samples)} act in different forms or tags, and one generation has one: train them "
+            "apart, or give their environments the same action_form and tags"
+        )
+    if "tool_calls" in forms.values():
+        return ToolCallForm(module.processor, tokenizer.eos_token)
+    tools = sorted({tool for environment in samples.values() for tool in tools_of(environment)})
+    return TagForm(tools, think, next(iter(tags.values())))
