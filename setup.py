@@ -11,6 +11,7 @@ DEV = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>
 MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]
 DETECTION = ["pycocotools>=2.0.8,<3"]  # average precision; all else works without
+SEARCH = ["bm25s>=0.3,<0.4", "fastapi>=0.120,<0.170", "uvicorn>=0.35,<0.60", "httpx2>=2.16,<3"]
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
 
 
@@ -39,12 +40,13 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + PHOTOS + DETECTION + MATH + REASONING,
+        "dev": DEV + PHOTOS + DETECTION + MATH + REASONING + SEARCH,
         "detection": DETECTION,
         "flash": ["flash-attn>=2.8,<3"],
         "math": MATH,
         "photos": PHOTOS,
         "reasoning": REASONING,
+        "search": [*SEARCH, "faiss-cpu>=1.12,<2"],  # faiss for the server's --dense alone
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
         "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4", "gymnasium-robotics>=1.4.2,<2"],
     },

@@ -5,7 +5,7 @@ A corpus folder holds the file under the name CORPUS; scripts/retrieval/build_co
 
 import hashlib
 import json
-import mmap
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,9 +37,14 @@ def read_document(line: bytes | str) -> dict:
         raise ValueError(f"not JSON ({error})") from error
     if not isinstance(raw, dict):
         raise ValueError(f"of type {type(raw).__name__}, not an object")
-    document = {"id": raw.get("id"), "title": raw.get("title", ""), "text": raw.get("text")}
-    if isinstance(document["id"], int) and not isinstance(document["id"], bool):
-        document["id"] = str(document["id"])
+    return checked(raw.get("id"), raw.get("title", ""), raw.get("text"))
+
+
+def checked(identity, title, text) -> dict:
+    """The document of these parts. ValueError with the fault; a whole number as id becomes a text."""
+    if isinstance(identity, int) and not isinstance(identity, bool):
+        identity = str(identity)
+    document = {"id": identity, "title": title, "text": text}
     for key, value in document.items():
         if not isinstance(value, str) or (key != "title" and not value.strip()):
             raise ValueError(f"{key} is {value!r:.60}, not a text")
@@ -83,13 +88,13 @@ class Documents:
         import numpy
 
         self._positions = numpy.load(folder / POSITIONS, mmap_mode="r")
-        with open(file, "rb") as content:
-            self._content = mmap.mmap(content.fileno(), 0, access=mmap.ACCESS_READ)
+        self._content = open(file, "rb")  # noqa: SIM115 (open as long as this object lives)
+        self._size = file.stat().st_size
 
     def __len__(self) -> int:
         return len(self._positions)
 
     def __getitem__(self, number: int) -> dict:
         start = int(self._positions[number])
-        end = int(self._positions[number + 1]) if number + 1 < len(self) else len(self._content)
-        return read_document(self._content[start:end])
+        end = int(self._positions[number + 1]) if number + 1 < len(self) else self._size
+        return read_document(os.pread(self._content.fileno(), end - start, start))  # pread: safe in several threads

@@ -1,4 +1,4 @@
-"""The folder of an index beside its corpus: made once, by one process, and made again when what it is made of changed."""
+"""The folder of an index beside its corpus: made once by one process, and again when its inputs change."""
 
 import contextlib
 import fcntl
@@ -24,7 +24,7 @@ def make_ready(folder: Path, made_of: dict, write: Callable[[Path], None]) -> No
                 _replace(folder, made_of, write)
     except OSError as error:
         raise ValueError(
-            f"the index {folder} cannot be made ({error}): copy the corpus to a folder with room that can be written to."
+            f"the index {folder} cannot be made ({error}): copy the corpus to a folder with room, and write access."
         ) from error
 
 

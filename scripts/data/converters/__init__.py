@@ -4,7 +4,7 @@ A reader gives (place for messages, raw record); a converter gives the records m
 ValueError, with the reason, for one that cannot be used.
 """
 
-from converters import coco, columns, conversations, mathematics, programs, sharerobot, text_in_pictures
+from converters import coco, columns, conversations, mathematics, open_questions, programs, sharerobot, text_in_pictures
 from converters.sources import read_json, read_json_folder
 
 FORMATS = {
@@ -20,5 +20,10 @@ FORMATS = {
     "math": (read_json_folder, mathematics.competition),
     "mbpp": (read_json, programs.mbpp),
     "humaneval": (read_json, programs.humaneval),
+    "nq": (open_questions.read_questions, open_questions.nq),
+    "hotpotqa": (open_questions.read_questions, open_questions.hotpotqa),
+    "2wikimultihopqa": (open_questions.read_questions, open_questions.two_wiki),
+    "musique": (open_questions.read_questions, open_questions.musique),
+    "bamboogle": (open_questions.read_questions, open_questions.bamboogle),
     "table": (columns.read_table, columns.row),
 }

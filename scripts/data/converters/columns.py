@@ -14,7 +14,7 @@ def read_table(source, options):
     """(place, row) of every row, row by row: a table may be larger than the memory."""
     if not {"question", "answer"} <= set(options.columns):
         raise ValueError("--format table needs --columns question=COLUMN answer=COLUMN [image=COLUMN] [id=COLUMN].")
-    rows, names = _rows(source)
+    rows, names = table_rows(source)
     missing = [column for column in options.columns.values() if column not in names]
     if missing:
         raise ValueError(f"{source} has no column {missing[0]!r}: its columns are {', '.join(names)}.")
@@ -53,7 +53,7 @@ def _picture(cell, row_number, place, options, changes):
     return str(path)
 
 
-def _rows(source: Path):
+def table_rows(source: Path):
     """(iterator of rows as dicts, column names); pictures stay bytes, nothing is decoded."""
     if (source / "dataset_dict.json").exists():
         raise ValueError(f"{source} holds several splits: give the folder of one, {source}/train for example.")
