@@ -14,10 +14,13 @@ import trl
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.presets import PRESETS
 from config.ranges import check_ranges
+from config.shapes import apply_shape
+from config.tree_adv_arguments import TreeAdvArguments, check_tree_adv
+from config.tree_grpo_arguments import TreeGRPOArguments, check_tree_grpo
 
 
 @dataclass
-class GRPOConfig(trl.GRPOConfig):
+class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     """Arguments of `GRPOMATrainer`. Fields that default to None are derived or taken from the preset of `method`.
 
     Raises:
@@ -27,8 +30,9 @@ class GRPOConfig(trl.GRPOConfig):
     method: str = field(
         default="grpo_ma",
         metadata={
-            "help": "Training method: grpo (G chains) or grpo_ma (K thoughts x M answers).",
-            "choices": ["grpo", "grpo_ma"],
+            "help": "Training method: grpo (G chains), grpo_ma (K thoughts x M answers), tree_grpo (agent steps that "
+            "branch), or tree_adv (chains that fork where the model is unsure).",
+            "choices": ["grpo", "grpo_ma", "tree_grpo", "tree_adv"],
         },
     )
     think_num: int = field(default=4, metadata={"help": "K, thoughts a prompt and process (grpo_ma)."})
@@ -45,7 +49,7 @@ class GRPOConfig(trl.GRPOConfig):
         default=None,
         metadata={
             "help": "True: all processes grow trees of the same prompt and a group spans them (K of the formulas is "
-            "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, False for grpo."
+            "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, else False."
         },
     )
     answer_warmup_steps: int = field(
@@ -113,12 +117,16 @@ class GRPOConfig(trl.GRPOConfig):
 
     num_generations: int | None = field(
         default=None,
-        metadata={"help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num); 8 for grpo."},
+        metadata={
+            "help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num) and tree_grpo "
+            "(tree_num * (expand_rounds * expand_num + 1)); default 8 for grpo, 16 for tree_adv."
+        },
     )
     max_completion_length: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens of a completion. Derived for grpo_ma (max_thought_length + max_answer_length); grpo: 512."
+            "help": "Tokens of a completion, observations included. Derived for grpo_ma (max_thought_length + "
+            "max_answer_length); default 512, for tree_grpo 4096."
         },
     )
     per_device_train_batch_size: int | None = field(
@@ -188,6 +196,10 @@ class GRPOConfig(trl.GRPOConfig):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
         check_ranges(self)
+        if self.method == "tree_grpo":
+            check_tree_grpo(self)
+        if self.method == "tree_adv":
+            check_tree_adv(self)
         if self.method == "grpo_ma" and self.think_num * self.answer_num < 2:
             raise ValueError(
                 "think_num=1 and answer_num=1 give a group of one completion, which has no advantage: set think_num or "
@@ -233,30 +245,13 @@ class GRPOConfig(trl.GRPOConfig):
             prepare_deepspeed_on_cpu(timedelta(seconds=self.ddp_timeout))
 
     def _derive_batch(self):
-        if self.method == "grpo_ma":
-            leaves, length = self.think_num * self.answer_num, self.max_thought_length + self.max_answer_length
-            for name, value, rule in (
-                ("num_generations", leaves, f"think_num={self.think_num} * answer_num={self.answer_num}"),
-                (
-                    "max_completion_length",
-                    length,
-                    f"{self.max_thought_length=} + {self.max_answer_length=}".replace("self.", ""),
-                ),
-            ):
-                if getattr(self, name) not in (None, value):
-                    raise ValueError(
-                        f"{name}={getattr(self, name)}, but grpo_ma derives {value} from {rule}: leave {name} out"
-                    )
-                setattr(self, name, value)
-        else:
-            self.num_generations = 8 if self.num_generations is None else self.num_generations
-            self.max_completion_length = 512 if self.max_completion_length is None else self.max_completion_length
+        rule = apply_shape(self)
         self.num_generations_eval = 1
         leaves = self.num_generations
         rows = self.per_device_train_batch_size = self.per_device_train_batch_size or leaves
         if rows % leaves:
             raise ValueError(
-                f"a prompt has {leaves} leaves ({self._leaves_rule()}), but per_device_train_batch_size is {rows}: "
+                f"a prompt has {leaves} leaves ({rule}), but per_device_train_batch_size is {rows}: "
                 f"set it to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole "
                 "trees stay together"
             )
@@ -268,11 +263,6 @@ class GRPOConfig(trl.GRPOConfig):
             )
         if self.generation_batch_size is not None:
             raise ValueError("generation_batch_size is derived: set steps_per_generation instead")
-
-    def _leaves_rule(self) -> str:
-        if self.method == "grpo_ma":
-            return f"think_num={self.think_num} * answer_num={self.answer_num}"
-        return f"num_generations={self.num_generations}"
 
     def _round_save_steps(self):
         """A checkpoint holds no half-used rollouts: saves fall where a generation window ends."""

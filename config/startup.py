@@ -2,29 +2,28 @@
 
 from __future__ import annotations
 
-SETTINGS = (
-    "method", "think_num", "answer_num", "num_generations", "max_thought_length", "max_answer_length",
-    "max_completion_length", "max_prompt_length", "objective", "loss_type", "beta", "learning_rate", "temperature",
-    "sync_prompt_across_ranks", "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation",
-    "num_iterations", "answer_warmup_steps", "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
+from config.tree_adv_arguments import TreeAdvArguments
+from config.tree_grpo_arguments import TreeGRPOArguments
+
+SHARED = (
+    "method", "num_generations", "max_completion_length", "max_prompt_length", "loss_type", "importance_sampling_level",
+    "beta", "learning_rate", "temperature", "sync_prompt_across_ranks", "shared_token_weight",
+    "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
+    "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
 )  # fmt: skip
-
-
-THOUGHT_SETTINGS = {
-    "think_num",
-    "answer_num",
-    "max_thought_length",
-    "max_answer_length",
-    "objective",
-    "answer_warmup_steps",
-}
+OWN = {
+    "grpo": (),
+    "grpo_ma": (
+        "think_num", "answer_num", "max_thought_length", "max_answer_length", "objective", "answer_warmup_steps",
+    ),
+    "tree_grpo": tuple(TreeGRPOArguments.__dataclass_fields__),
+    "tree_adv": tuple(TreeAdvArguments.__dataclass_fields__),
+}  # fmt: skip
 
 
 def print_settings(args, provenance: dict[str, str]) -> None:
     """One line a setting, marked flag, recipe, preset, derived or default."""
-    for name in SETTINGS:
-        if args.method == "grpo" and name in THOUGHT_SETTINGS:
-            continue
+    for name in (*SHARED[:1], *OWN[args.method], *SHARED[1:]):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.save_steps != args.save_steps_asked:
         print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")

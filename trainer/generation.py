@@ -93,7 +93,9 @@ class TreeGeneration:
         gap = tuple(map(sum, zip((0.0, 0.0), *self._sampler_gap, strict=True)))
         self._sampler_gap = []
         own = self._batch_policy.metrics(trees) if hasattr(self._batch_policy, "metrics") else {}
-        self._log_sums(rollout_sums(self._rollout) | own | {"sampling/policy_gap": gap})
+        logged = self._log_sums(rollout_sums(self._rollout) | own | {"sampling/policy_gap": gap})
+        if hasattr(self._batch_policy, "remember"):
+            self._batch_policy.remember(logged)
         warn_of_unclosed(self._metrics["train"].get("thought/unclosed_share", [0.0])[-1], args)
         return self._rollout.as_trl()
 
@@ -197,11 +199,15 @@ class TreeGeneration:
             logged.pop()
         logged.extend(advantages.tolist())
 
-    def _log_sums(self, sums: dict[str, tuple[float, float]]) -> None:
-        """Files sum / count over all processes under each name (one collective)."""
+    def _log_sums(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+        """Files sum / count over all processes under each name (one collective), and returns the quotients."""
         totals = self.accelerator.reduce(self._tensor(list(sums.values()), torch.float64), reduction="sum").tolist()
-        for name, (total, count) in zip(sums, totals, strict=True):
-            self._metrics["train"][name].append(total / count if count else float("nan"))
+        quotients = {
+            name: total / count if count else float("nan") for name, (total, count) in zip(sums, totals, strict=True)
+        }
+        for name, value in quotients.items():
+            self._metrics["train"][name].append(value)
+        return quotients
 
     def _largest(self, count: int) -> int:
         """The largest `count` of all processes."""

@@ -11,8 +11,12 @@ from typing import Any
 import numpy as np
 
 from trainer.advantages.leaf_group import leaf_group
+from trainer.advantages.redistribute import redistribute
 from trainer.advantages.thought_answer import thought_answer, zero_spread_share
 from trainer.policies.chain import ChainPolicy
+from trainer.policies.entropy import EntropyPolicy
+from trainer.policies.fork_rules import ForkRule, OpenText
+from trainer.policies.fork_threshold import threshold_of
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 
@@ -107,7 +111,31 @@ def thoughts_and_answers(batch: Batch) -> ThoughtAnswerPolicy:
     return ThoughtAnswerPolicy(args.think_num, answers, *lengths, args.thought_end)
 
 
+def forking_chains(batch: Batch) -> EntropyPolicy:
+    args, memory = batch.args, batch.memory
+    threshold = threshold_of(args.fork_rule, args.fork_share, args.fork_entropy, memory)
+    running = args.fork_rule in ("entropy", "surprisal") and args.fork_entropy is None
+    return EntropyPolicy(
+        num_trees=args.num_trees,
+        num_generations=args.num_generations,
+        max_tokens=args.max_completion_length,
+        rule=ForkRule(args.fork_rule, threshold, seed=f"{args.seed} {memory.get('fork_generation', 0)}"),
+        text=OpenText(batch.tokenizer.decode, () if args.fork_in_answer else (args.thought_end, "<answer>")),
+        min_gap=args.min_gap,
+        branch_factor=args.branch_factor,
+        distinct=args.distinct_forks,
+        timing=args.fork_timing,
+        share=args.fork_share if running else None,
+        memory=memory,
+    )
+
+
 METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
     "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma),
+    "tree_adv": Method(
+        policy=forking_chains,
+        credit=credit_grpo,
+        node_values=lambda tree, leaf_values, args: redistribute(tree, leaf_values, args.aggregation),
+    ),
 }

@@ -1,0 +1,107 @@
+"""Arguments of TreeAdv-style rollouts: where the chains of a prompt fork, and how credit goes up the tree."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from trainer.advantages.redistribute import AGGREGATIONS
+from trainer.policies.entropy import TIMINGS
+from trainer.policies.fork_rules import RULES
+
+LEAVES, LENGTH = 16, 512  # ours: the paper's budget and lengths were not to be found
+
+
+@dataclass
+class TreeAdvArguments:
+    """Fields of `method tree_adv` (arXiv 2601.03703). The paper's own values were not to be found: all are ours."""
+
+    num_trees: int = field(default=4, metadata={"help": "Seed chains a prompt (tree_adv); they fork."})
+    branch_factor: int = field(
+        default=2, metadata={"help": "Children of a fork, the chain that goes on among them (tree_adv)."}
+    )
+    min_gap: int = field(
+        default=8, metadata={"help": "Fewest tokens before the first fork of a path and between two (tree_adv)."}
+    )
+    fork_rule: str = field(
+        default="entropy",
+        metadata={
+            "help": "Which tokens fork (tree_adv): entropy of the distribution they are drawn from; or, to compare, "
+            "random tokens as often, fixed segments of min_gap tokens, or the surprisal of the token itself.",
+            "choices": list(RULES),
+        },
+    )
+    fork_share: float = field(
+        default=0.2,
+        metadata={
+            "help": "Share of tokens, the most unsure ones, that may fork (tree_adv); the threshold is a running "
+            "quantile of the generations before, and ln 2 nats in the first."
+        },
+    )
+    fork_entropy: float | None = field(
+        default=None,
+        metadata={"help": "Threshold in nats instead of fork_share, of entropy or surprisal (tree_adv)."},
+    )
+    fork_in_answer: bool = field(
+        default=False,
+        metadata={"help": "Fork also after thought_end or <answer>, where the answer begins (tree_adv)."},
+    )
+    distinct_forks: bool = field(
+        default=True, metadata={"help": "First tokens of siblings differ; false: drawn independently (tree_adv)."}
+    )
+    fork_timing: str = field(
+        default="online",
+        metadata={
+            "help": "online: fork while decoding, nothing is computed twice; retrospective: after chains end, the same "
+            "trees in distribution, to compare (tree_adv).",
+            "choices": list(TIMINGS),
+        },
+    )
+    aggregation: str = field(
+        default="mean",
+        metadata={
+            "help": "What a shared segment gets of its leaves' advantages (tree_adv): mean, sum, or sqrt (sum / square "
+            "root of their number).",
+            "choices": list(AGGREGATIONS),
+        },
+    )
+
+
+def leaves_of(args) -> int:
+    """Leaves a prompt: num_generations, 16 if not given."""
+    return LEAVES if args.num_generations is None else args.num_generations
+
+
+def check_tree_adv(args) -> None:
+    """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_adv cannot work with."""
+    for name in ("fork_rule", "fork_timing", "aggregation"):
+        choices = TreeAdvArguments.__dataclass_fields__[name].metadata["choices"]
+        if getattr(args, name) not in choices:
+            raise ValueError(f"{name}={getattr(args, name)!r} is unknown: choose one of {', '.join(choices)}")
+    for name in ("num_trees", "min_gap"):
+        if not getattr(args, name) >= 1:
+            raise ValueError(f"{name}={getattr(args, name)} must be at least 1")
+    leaves = leaves_of(args)
+    if leaves < 2:
+        raise ValueError(
+            f"num_generations={leaves}: an advantage compares at least 2 leaves of a prompt; set 2 or more"
+        )
+    if args.num_trees > leaves:
+        raise ValueError(
+            f"num_trees={args.num_trees} seed chains do not fit into num_generations={leaves} leaves a prompt: lower "
+            "num_trees, so that forks can add the others, or raise num_generations"
+        )
+    if not args.branch_factor >= 2:
+        raise ValueError(
+            f"branch_factor={args.branch_factor} never forks: set it to 2 or more, or take method grpo for plain chains"
+        )
+    if not 0 < args.fork_share < 1:
+        raise ValueError(f"fork_share={args.fork_share} must be above 0 and below 1: it is a share of the tokens")
+    if args.fork_entropy is not None:
+        if args.fork_rule in ("random", "fixed"):
+            raise ValueError(
+                f"fork_entropy={args.fork_entropy} is a threshold of entropy or surprisal, which "
+                f"fork_rule={args.fork_rule} does not look at: leave fork_entropy out"
+            )
+        if not (args.fork_entropy >= 0 and math.isfinite(args.fork_entropy)):
+            raise ValueError(f"fork_entropy={args.fork_entropy} must be a finite number of nats, at least 0")
