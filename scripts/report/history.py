@@ -1,0 +1,100 @@
+"""The logged figures of a run, from whichever file has them, as series over the steps."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+from report.lines import number, read_lines, read_object
+
+NOT_FIGURES = ("step", "epoch", "time", "total_flos")
+SPIKE_FACTOR = 3.0  # a gradient norm above this many times the run's mean is marked
+
+
+def read_history(folder: Path) -> tuple[list[dict], dict]:
+    """(log entries in order, what the run said of itself at its start).
+
+    `log.jsonl` is written while a run trains; a run of an older version has its trainer_state.json, or that of the
+    newest checkpoint. The one that got further is taken.
+    """
+    lines, _ = read_lines(folder / "log.jsonl")
+    start: dict = {}
+    live: list[dict] = []
+    for entry in lines:
+        if entry.get("event") == "start":
+            start = entry
+        elif number(entry.get("step")) is not None:
+            live = [e for e in live if e["step"] <= entry["step"]]  # a resumed run goes over some steps again
+            live.append(entry)
+        elif entry.get("event") == "end":
+            start = {**start, "ended": entry.get("time")}
+    checkpoints = sorted(folder.glob("checkpoint-*"), key=lambda path: _checkpoint_step(path.name), reverse=True)
+    states = (read_object(path / "trainer_state.json") for path in (folder, *checkpoints))
+    state = next((found for found in states if found), {})
+    saved = state.get("log_history")
+    saved = saved if isinstance(saved, list) else []
+    saved = [e for e in saved if isinstance(e, dict) and number(e.get("step")) is not None]
+    if not start and number(state.get("max_steps")):
+        start = {"max_steps": state["max_steps"]}
+    return (live, start) if live and (not saved or _last(live) >= _last(saved)) else (saved, start)
+
+
+def series(history: list[dict]) -> dict[str, list[list[float]]]:
+    """{name: [steps, values]} of every logged number, by rising step; of two values at one step the later counts."""
+    points: dict[str, dict[float, float]] = {}
+    for entry in history:
+        for name, value in entry.items():
+            value = number(value)
+            if value is not None and name not in NOT_FIGURES:
+                points.setdefault(str(name)[:200], {})[number(entry["step"])] = value
+    result = {}
+    for name, values in points.items():
+        steps = sorted(values)
+        result[name] = [steps, [values[step] for step in steps]]
+    rate = tokens_per_second(history)
+    return result | ({"tokens per second": rate} if rate[0] else {})
+
+
+def tokens_per_second(history: list[dict]) -> list[list[float]]:
+    """[steps, rates] between log entries that have TRL's running `num_tokens` and our `time`."""
+    known = [(number(e["step"]), number(e.get("num_tokens")), number(e.get("time"))) for e in history]
+    known = [point for point in known if None not in point]
+    steps, rates = [], []
+    for (_, tokens, time), (step, more, later) in pairwise(known):
+        if later > time and more > tokens:
+            steps.append(step)
+            rates.append((more - tokens) / (later - time))
+    return [steps, rates]
+
+
+def spikes(points: list[list[float]]) -> list[int]:
+    """Indices of the values above SPIKE_FACTOR times the mean of all: the gradient spike score of SPAM (2501.06842).
+
+    >>> spikes([[1, 2, 3, 4, 5], [1.0, 1.0, 1.0, 9.0, 1.0]])
+    [3]
+    """
+    values = points[1]
+    mean = sum(values) / len(values) if values else 0.0
+    return [i for i, value in enumerate(values) if value > SPIKE_FACTOR * mean > 0]
+
+
+def progress(history: list[dict], start: dict) -> dict:
+    """How far a run is: step, max_steps, seconds (by `step_time`), seconds_left, or None where it is not known."""
+    done = max([0.0, *(number(entry["step"]) for entry in history)])
+    total = number(start.get("max_steps"))
+    times = [number(entry.get("step_time")) for entry in history]
+    times = [time for time in times if time is not None]
+    recent = times[-10:]
+    left = None
+    if total and recent and not start.get("ended"):
+        left = max(0.0, total - done) * sum(recent) / len(recent)
+    return {"step": done, "max_steps": total, "seconds_left": left, "ended": bool(start.get("ended"))}
+
+
+def _last(history: list[dict]) -> float:
+    return max(number(entry["step"]) for entry in history)
+
+
+def _checkpoint_step(name: str) -> int:
+    tail = name.rpartition("-")[2]
+    return int(tail) if tail.isdecimal() and tail.isascii() else -1

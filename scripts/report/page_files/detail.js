@@ -1,0 +1,44 @@
+// One prediction in full, over the page; arrow keys go to its neighbours in the order of the list it was opened from.
+
+let detailList = [];
+let detailAt = 0;
+
+function openDetail(item, items) {
+  detailList = items;
+  detailAt = items.indexOf(item);
+  showDetail();
+  if (!byId("detail").open) byId("detail").showModal();
+}
+
+function stepDetail(by) {
+  detailAt = clamp(detailAt + by, 0, detailList.length - 1);
+  showDetail();
+}
+
+function showDetail() {
+  const item = detailList[detailAt];
+  const drawn = item.picture !== null || item.predicted.length + item.true.length > 0;
+  const fact = (name, value) => (value ? el("div", {}, el("h4", {}, name), el("pre", {}, value)) : null);
+  byId("detail").replaceChildren(
+    el("div", { class: "detail-head" }, el("h3", {}, item.id),
+      el("div", {},
+        el("button", { class: "quiet", type: "button", "aria-label": "Previous item", disabled: detailAt === 0, onclick: () => stepDetail(-1) }, "\u2190"),
+        el("button", { class: "quiet", type: "button", "aria-label": "Next item", disabled: detailAt === detailList.length - 1, onclick: () => stepDetail(1) }, "\u2192"),
+        el("button", { class: "quiet", type: "button", onclick: () => byId("detail").close() }, "Close"))),
+    el("div", { class: "detail-body", style: drawn ? {} : { "grid-template-columns": "minmax(0, 1fr)" } },
+      drawn ? el("div", { class: "stage" }, drawnPicture(item)) : null,
+      el("div", { class: "facts" },
+        el("div", { class: "legend", style: { margin: 0 } },
+          el("span", {}, item.task), statusOf(item), el("span", {}, "score ", el("span", { class: "score" }, figure(item.accuracy))),
+          el("span", {}, "form ", el("span", { class: "score" }, figure(item.format))),
+          item.sample ? el("span", {}, `sample ${item.sample}`) : null,
+          item.pictures > 1 ? el("span", {}, `first of ${item.pictures} pictures`) : null),
+        fact("Question", item.question), fact("Completion", item.completion), fact("Prediction (as the task reads it)", item.prediction),
+        fact("True answer (original picture)", item.truth), fact("Error", item.error))));
+}
+
+function detailKeys(event) {
+  if (!byId("detail").open) return;
+  if (event.key === "ArrowLeft") stepDetail(-1);
+  if (event.key === "ArrowRight") stepDetail(1);
+}

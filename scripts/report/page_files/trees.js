@@ -1,0 +1,210 @@
+// The tree viewer: choose a step and a prompt, look at the tree as it was sampled, open a node for its tokens.
+
+const REWARD_WIDTH = 62;
+const LEAST_REWARD_GAP = 12;
+const MOST_TOKENS = 4000;
+const HOTTEST = 2.5; // nats at which a token is shaded most
+
+const viewer = { run: null, step: null, prompt: null, node: null };
+
+function drawTrees(runs) {
+  const section = byId("trees");
+  section.replaceChildren();
+  const shown = runs.filter((run) => run.trees.length);
+  if (!shown.length) return;
+  if (!shown.some((run) => run.name === viewer.run)) viewer.run = shown[0].name;
+  const controls = el("div", { class: "card tree-controls" }), prompts = el("div", { class: "prompts", role: "group", "aria-label": "Prompts" });
+  const forest = el("div", { class: "forest" });
+  const again = () => showStep(shown, controls, prompts, forest, again);
+  section.append(sectionHead("trees", "Rollout trees", "as they were sampled"), controls, prompts, forest);
+  again();
+}
+
+function showStep(shown, controls, prompts, forest, again) {
+  const run = shown.find(({ name }) => name === viewer.run);
+  const steps = [...new Set(run.trees.map((tree) => tree.step))];
+  if (!steps.includes(viewer.step)) { viewer.step = steps.at(-1); viewer.prompt = 0; }
+  const trees = run.trees.filter((tree) => tree.step === viewer.step);
+  viewer.prompt = clamp(viewer.prompt || 0, 0, trees.length - 1);
+  showControls(controls, shown, steps, again);
+  prompts.replaceChildren(...trees.map((tree, i) => promptButton(tree, i, () => { viewer.prompt = i; viewer.node = null; again(); })));
+  prompts.hidden = trees.length < 2;
+  showTree(forest, trees[viewer.prompt]);
+}
+
+function showControls(controls, shown, steps, again) {
+  const at = steps.indexOf(viewer.step);
+  const go = (to) => { viewer.step = steps[clamp(to, 0, steps.length - 1)]; viewer.node = null; again(); };
+  const old = controls.querySelector("input[type=range]");
+  if (old && Number(old.max) === steps.length - 1 && controls.dataset.run === viewer.run) {
+    old.value = at; // the slider stays, so that dragging it goes on
+    controls.querySelector("output").textContent = `step ${count(viewer.step)}`;
+    controls.querySelectorAll("button").forEach((button, i) => { button.disabled = i === 0 ? at === 0 : at === steps.length - 1; });
+    return;
+  }
+  controls.dataset.run = viewer.run;
+  const slider = el("input", { type: "range", min: 0, max: steps.length - 1, step: 1, value: at, "aria-label": "Training step", oninput: () => go(Number(slider.value)) });
+  const move = (by) => () => go(steps.indexOf(viewer.step) + by);
+  controls.replaceChildren(el("div", { class: "controls" },
+    shown.length > 1 ? choice("Run", shown.map(({ name }) => [name, name]), viewer.run, (name) => { viewer.run = name; viewer.step = null; viewer.node = null; again(); }) : null,
+    el("div", { class: "stepper" },
+      el("button", { class: "quiet", type: "button", "aria-label": "Earlier step", disabled: at === 0, onclick: move(-1) }, "\u2190"), slider,
+      el("button", { class: "quiet", type: "button", "aria-label": "Later step", disabled: at === steps.length - 1, onclick: move(1) }, "\u2192"),
+      el("output", {}, `step ${count(viewer.step)}`))));
+}
+
+function promptButton(tree, i, open) {
+  const rewards = tree.rows.map((row) => row.reward).filter(isNumber);
+  const most = Math.max(1, ...rewards.map(Math.abs));
+  return el("button", { class: "prompt", type: "button", "aria-pressed": String(i === viewer.prompt), onclick: open },
+    `${tree.prompt} `, el("b", { class: "number" }, figure(mean(rewards))),
+    tipped(svg("svg", { class: "strip", viewBox: "0 0 120 12", "aria-hidden": "true" },
+      svg("line", { x1: 4, x2: 116, y1: 6, y2: 6, stroke: "currentColor", opacity: 0.35 }),
+      rewards.map((reward) => svg("circle", { cx: 4 + (112 * clamp(reward, 0, most)) / most, cy: 6, r: 3.2, fill: "currentColor", opacity: 0.55 }))),
+    `rewards of ${rewards.length} rows, from 0 to ${figure(most)}`));
+}
+
+function showTree(forest, tree) {
+  const said = el("div", { class: "card said-all", id: "node-detail", hidden: true });
+  const growth = el("div", { class: "card growth", tabindex: "0", role: "group", "aria-label": "Tree" });
+  const ask = el("div", { class: "card ask" }), right = el("div", { style: { "min-width": 0 } }, growth, said);
+  const drawn = tree.picture !== null || tree.rows.some((row) => row.shapes.length);
+  forest.replaceChildren(ask, right);
+  const highlight = () => {
+    ask.replaceChildren(
+      ...(drawn ? [el("div", { class: "stage" }, treePicture(tree))] : []),
+      el("div", {}, el("p", { class: "question" }, tree.question || tree.prompt),
+        el("p", { class: "small muted", style: { "margin-top": "6px" } }, summaryOf(tree)),
+        tree.cut ? el("p", { class: "small status", style: { "margin-top": "6px" } }, `left out: ${tree.cut}`) : null));
+  };
+  const select = (i) => {
+    viewer.node = viewer.node === i ? null : i;
+    growth.querySelectorAll(".node").forEach((node) => node.setAttribute("aria-pressed", String(Number(node.dataset.node) === viewer.node)));
+    showNode(said, tree);
+    highlight();
+  };
+  growth.append(grownTree(tree, Math.max(300, growth.clientWidth - 30), select));
+  if (viewer.node !== null && viewer.node >= tree.nodes.length) viewer.node = null;
+  showNode(said, tree);
+  highlight();
+}
+
+function summaryOf(tree) {
+  const tokens = sum(tree.nodes.map((node) => node.count || 0));
+  return [tree.task, plural(tree.nodes.length, "node"), plural(new Set(tree.rows.map((row) => row.leaf)).size, "leaf").replace("leafs", "leaves"), plural(tokens, "token")].filter(Boolean).join(", ");
+}
+
+const signOf = (x) => (isNumber(x) && x > 0 ? "positive" : isNumber(x) && x < 0 ? "negative" : "");
+
+// The prompt's picture with the answers of all leaves; with a node open, those below it stand out.
+function treePicture(tree) {
+  const under = (leaf) => {
+    for (let i = leaf; i >= 0; i = tree.nodes[i].parent) if (i === viewer.node) return true;
+    return viewer.node === null;
+  };
+  const rows = [...tree.rows].sort((a, b) => (a.advantage ?? 0) - (b.advantage ?? 0));
+  const layers = rows.map((row) => [`leaf ${signOf(row.advantage)}`, row.shapes, under(row.leaf)]);
+  const picture = drawnPicture({ picture: tree.picture, size: tree.size, question: tree.question }, layers);
+  picture.querySelectorAll("svg > g").forEach((group, i) => { if (!layers[i][2]) group.classList.add("faint"); });
+  return picture;
+}
+
+function rewardColumns(tree) {
+  const names = [...new Set(tree.rows.flatMap((row) => Object.keys(row.rewards)))];
+  const most = Object.fromEntries(names.map((name) => [name, Math.max(1, ...tree.rows.map((row) => Math.abs(row.rewards[name] ?? 0)))]));
+  const columns = names.map((name) => ({ label: name.replace(/_reward$/, "").replaceAll("_", " "), name, of: (row) => row.rewards[name], share: (x) => clamp(x / most[name], 0, 1) }));
+  return [...columns, { label: "reward", name: "reward", of: (row) => row.reward }, { label: "adv.", name: "advantage", of: (row) => row.advantage, signed: true }];
+}
+
+function grownTree(tree, room, select) {
+  const columns = rewardColumns(tree), side = columns.length * REWARD_WIDTH + LEAST_REWARD_GAP;
+  const layout = layoutTree(tree, room - side);
+  const most = Math.max(1e-9, ...tree.nodes.map((node) => Math.abs(node.advantage ?? 0)));
+  const top = 22;
+  const canvas = el("div", { class: "canvas", style: { width: `${layout.width + side}px`, height: `${layout.height + top}px` } });
+  const lines = svg("svg", { width: layout.width + side, height: layout.height + top, "aria-hidden": "true" });
+  canvas.append(lines, el("div", { class: "root", style: { left: 0, top: `${top}px`, width: `${ROOT_WIDTH}px`, height: `${layout.height}px` } }, "prompt"));
+  drawBands(lines, tree, layout, top);
+  tree.nodes.forEach((node, i) => canvas.append(nodeBox(node, i, layout.boxes[i], top, most, select)));
+  const start = layout.width + LEAST_REWARD_GAP;
+  columns.forEach((column, c) => canvas.append(tipped(el("div", { class: "reward-head", style: { left: `${start + c * REWARD_WIDTH}px`, top: 0, width: `${REWARD_WIDTH - 10}px` } }, column.label), column.name)));
+  const rows = new Map();
+  for (const row of tree.rows) if (!rows.has(row.leaf)) rows.set(row.leaf, row);
+  for (const leaf of layout.order) {
+    const row = rows.get(leaf), box = layout.boxes[leaf];
+    if (!row) continue;
+    const y = top + box.y + box.height / 2;
+    lines.append(svg("line", { class: "lead", x1: box.x + box.width + 4, x2: start - 4, y1: y, y2: y }));
+    columns.forEach((column, c) => canvas.append(rewardCell(column, row, start + c * REWARD_WIDTH, y)));
+  }
+  return canvas;
+}
+
+function rewardCell(column, row, left, y) {
+  const value = column.of(row);
+  return el("div", { class: `reward-cell${column.signed ? " signed" : ""}`, "data-column": column.name, style: { left: `${left}px`, top: `${y - 10}px`, width: `${REWARD_WIDTH - 10}px` } },
+    column.signed ? signed(value) : isNumber(value) ? minus(value.toFixed(2)) : "\u2013",
+    column.share && isNumber(value) ? el("i", { style: { "--share": `${100 * column.share(value)}%` } }) : null);
+}
+
+// Bands from a fork to what grew there, as wide as the leaves they lead to, and a mark as large as the fork's entropy.
+function drawBands(lines, tree, layout, top) {
+  const thick = clamp(layout.line / 5, 3, 9);
+  const endOf = (i) => (i < 0 ? { x: ROOT_WIDTH, y: top + layout.height / 2 } : { x: layout.boxes[i].x + layout.boxes[i].width, y: top + layout.boxes[i].y + layout.boxes[i].height / 2 });
+  const wide = (leaves) => Math.min(leaves * thick, 60);
+  const from = (parent, children) => {
+    const end = endOf(parent), all = sum(children.map((i) => wide(layout.leaves[i])));
+    let y = end.y - all / 2;
+    for (const i of children) {
+      const box = layout.boxes[i], width = wide(layout.leaves[i]), y1 = y + width / 2, y2 = top + box.y + box.height / 2;
+      y += width;
+      lines.append(svg("path", { class: `band ${signOf(tree.nodes[i].advantage)}`, "stroke-width": width, "data-leaves": layout.leaves[i], d: `M${end.x},${y1}C${end.x + GAP * 0.55},${y1} ${box.x - GAP * 0.55},${y2} ${box.x},${y2}` }));
+    }
+  };
+  from(-1, layout.roots);
+  layout.children.forEach((children, i) => { if (children.length) from(i, children); });
+  for (const fork of forksOf(tree, layout)) {
+    if (fork.entropy === null) continue;
+    const { x, y } = endOf(fork.parent);
+    lines.append(svg("circle", { class: "fork", cx: x + 11, cy: y, r: clamp(2.5 + 2.5 * fork.entropy, 2.5, 9), "data-entropy": fork.entropy }),
+      svg("text", { class: "fork-label", x: x + 5, y: y - clamp(2.5 + 2.5 * fork.entropy, 2.5, 9) - 4 }, `H ${fork.entropy.toFixed(2)}`));
+  }
+}
+
+function nodeBox(node, i, box, top, most, select) {
+  const classes = ["node", node.sampled ? signOf(node.advantage) : "observed", node.status === "failed" ? "failed" : ""].filter(Boolean).join(" ");
+  const tint = Math.round(4 + 22 * Math.min(1, Math.abs(node.advantage ?? 0) / most));
+  const room = box.height - 8 - 15;
+  const flag = node.status === "ok" ? "" : `, ${node.status}`;
+  return el("button", { class: classes, type: "button", "data-node": i, "data-leaves": box.leaves, "aria-pressed": String(viewer.node === i), onclick: () => select(i),
+    style: { left: `${box.x}px`, top: `${top + box.y}px`, width: `${box.width}px`, height: `${box.height}px`, "--tint": `${tint}%` } },
+    el("span", { class: "head" }, el("span", {}, `${node.kind}, ${count(node.count)} tok${flag}`), node.sampled ? el("b", {}, signed(node.advantage)) : null),
+    room > 12 ? el("span", { class: "said", style: { "-webkit-line-clamp": Math.max(1, Math.floor(room / 16)) } }, node.text.slice(0, 1200)) : null);
+}
+
+function showNode(said, tree) {
+  said.hidden = viewer.node === null;
+  if (viewer.node === null) return;
+  const node = tree.nodes[viewer.node], row = tree.rows.find(({ leaf }) => leaf === viewer.node);
+  const fact = (name, value) => el("span", {}, `${name} `, el("b", {}, value));
+  const before = [];
+  for (let i = node.parent; i >= 0; i = tree.nodes[i].parent) before.unshift(tree.nodes[i].text);
+  const copies = tree.rows.filter(({ leaf }) => leaf === viewer.node).length;
+  said.replaceChildren(
+    el("h3", {}, `${node.kind} ${viewer.node}`),
+    el("div", { class: "facts-row" },
+      fact("status", node.status), fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
+      fact("mean log-prob.", figure(mean(node.logprobs || []))), fact("mean entropy", figure(mean(node.entropies || []))),
+      ...(row ? Object.entries(row.rewards).map(([name, value]) => fact(name, figure(value))) : []), copies > 1 ? fact("rows", String(copies)) : null),
+    el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)));
+}
+
+function tokenSpans(node) {
+  if (!node.tokens || node.tokens.length > MOST_TOKENS) return el("span", {}, node.text);
+  return node.tokens.map((token, i) => {
+    const entropy = node.entropies?.[i], logprob = node.logprobs?.[i];
+    const heat = isNumber(entropy) ? Math.round(55 * clamp(entropy / HOTTEST, 0, 1)) : 0;
+    const facts = [JSON.stringify(String(token)), `token ${i + 1}`, isNumber(entropy) ? `entropy ${entropy.toFixed(2)} nats` : null, isNumber(logprob) ? `probability ${(100 * Math.exp(logprob)).toFixed(1)} %` : null];
+    return tipped(el("span", { class: "t", style: { "--heat": `${heat}%` } }, String(token)), facts.filter(Boolean).join("\n"));
+  });
+}

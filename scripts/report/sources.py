@@ -1,0 +1,90 @@
+"""Finds what there is to show in the folders a user names: training runs, evaluations, or folders of both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json")
+EVALUATION_FILES = ("predictions.jsonl", "metrics.json")
+DEEPEST = 2  # levels of folders looked into: RUN/eval/checkpoint-100
+
+
+@dataclass(frozen=True)
+class Source:
+    """One folder to show.
+
+    Attributes:
+        name: what the page calls it, unique on the page.
+        folder: where its files are.
+        is_run, is_evaluation: what it holds; a folder may hold both.
+    """
+
+    name: str
+    folder: Path
+    is_run: bool
+    is_evaluation: bool
+
+
+def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source]:
+    """The runs and evaluations in the folders and up to two levels below, in the order of the folders; inside one, oldest first.
+
+    Args:
+        may_be_empty: an existing folder without anything to show is taken as a run that has not logged yet.
+
+    Raises:
+        ValueError: a folder that does not exist, or that holds nothing to show.
+    """
+    found: list[tuple[str, Path]] = []
+    for folder in folders:
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ValueError(f"{folder} is not a folder: name the output_dir of a training run or an evaluation.")
+        name = folder.resolve().name or "run"
+        inside = [(name if where == folder else _below(name, where, folder), where) for where in _search(folder, 0)]
+        if not inside and not may_be_empty:
+            raise ValueError(
+                f"{folder} holds nothing to show (none of {', '.join(RUN_FILES + EVALUATION_FILES)}): name the "
+                "output_dir of a training run that has logged, or of an evaluation."
+            )
+        found += inside or [(name, folder)]
+    sources, names = [], set()
+    for name, folder in found:
+        unique, number = name, 1
+        while unique in names:
+            number += 1
+            unique = f"{name} ({number})"
+        names.add(unique)
+        evaluation = _holds(folder, EVALUATION_FILES)
+        sources.append(Source(unique, folder, _is_run(folder) or not evaluation, evaluation))
+    return sources
+
+
+def _search(folder: Path, depth: int) -> list[Path]:
+    here = [folder] if _is_run(folder) or _holds(folder, EVALUATION_FILES) else []
+    if depth == DEEPEST:
+        return here
+    children = sorted((path for path in folder.iterdir() if path.is_dir()), key=_age)
+    # a run's checkpoint is part of the run, unless an evaluation was written into it
+    inside = [p for p in children if not p.name.startswith("checkpoint-") or _holds(p, EVALUATION_FILES)]
+    return here + [found for path in inside for found in _search(path, depth + 1)]
+
+
+def _is_run(folder: Path) -> bool:
+    return _holds(folder, RUN_FILES) or any(folder.glob("checkpoint-*/trainer_state.json"))
+
+
+def _holds(folder: Path, names: tuple[str, ...]) -> bool:
+    return any((folder / name).is_file() for name in names)
+
+
+def _below(name: str, where: Path, folder: Path) -> str:
+    return f"{name}/{where.relative_to(folder).as_posix()}"
+
+
+def _age(path: Path) -> tuple:
+    """Sorts an evaluation before a training above the one after it, and checkpoint-100 above checkpoint-1000."""
+    files = [path / name for name in (*EVALUATION_FILES, *RUN_FILES) if (path / name).is_file()]
+    head, _, number = path.name.rpartition("-")
+    step = int(number) if number.isdecimal() and number.isascii() else 0
+    return (min((int(file.stat().st_mtime) for file in files), default=0), head if step else path.name, step)

@@ -1,0 +1,140 @@
+"""Logged rollout trees as the page's tree viewer takes them: thinned to a budget, with leaf answers to draw."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+from report.gallery import first_picture
+from report.lines import number, read_lines, size, text
+from report.pictures import Pictures
+from report.shapes import shapes_in
+from task.answer_parsing import thought_tags
+
+BUDGET = 24 * 2**20  # characters of all trees of a page
+SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
+NODE_LISTS = ("tokens", "entropies", "logprobs")
+MOST_NODES = 5_000
+
+
+def read_trees(folder: Path) -> tuple[list[dict], list[str]]:
+    """(trees by rising step, sentences about what is missing); a resumed run's later line replaces the earlier."""
+    entries, faults = read_lines(folder / "trees.jsonl")
+    notes = [f"{faults} damaged lines of trees.jsonl were left out"] if faults else []
+    kept: dict[tuple, dict] = {}
+    for entry in entries:
+        if isinstance(entry.get("nodes"), list) and number(entry.get("step")) is not None:
+            kept[entry["step"], text(entry.get("prompt_id"), 300)] = entry
+        elif isinstance(entry.get("cut"), str):
+            notes.append(entry["cut"])
+    trees = sorted(kept.values(), key=lambda tree: tree["step"])
+    thinned = _thinned(trees)
+    if len(thinned) < len(trees):
+        notes.append(
+            f"{len(thinned)} of {len(trees)} logged trees fit on the page: others of the same steps are left out"
+        )
+    return thinned, notes
+
+
+def _thinned(trees: list[dict]) -> list[dict]:
+    """Trees within the budget: the first of every step before the second of any, steps thinned evenly if need be."""
+    lengths = {id(tree): len(json.dumps(tree)) for tree in trees}
+    if sum(lengths.values()) <= BUDGET:
+        return trees
+    by_step: dict[float, list[dict]] = {}
+    for tree in trees:
+        by_step.setdefault(tree["step"], []).append(tree)
+    firsts = [found[0] for found in by_step.values()]
+    while len(firsts) > 2 and sum(lengths[id(tree)] for tree in firsts) > BUDGET:
+        firsts = firsts[:-1:2] + firsts[-1:]
+    kept, room = {id(tree) for tree in firsts}, BUDGET - sum(lengths[id(tree)] for tree in firsts)
+    steps = {tree["step"] for tree in firsts}
+    for rank in range(1, max(map(len, by_step.values()))):
+        for step, found in by_step.items():
+            if step in steps and rank < len(found) and lengths[id(found[rank])] <= room:
+                kept.add(id(found[rank]))
+                room -= lengths[id(found[rank])]
+    return [tree for tree in trees if id(tree) in kept]
+
+
+def tree_items(trees: list[dict], tasks: dict, pictures: Pictures, thought_end: str = "</think>") -> list[dict]:
+    """What the page shows of each tree (page_files/trees.js reads these keys)."""
+    return [item for tree in trees if (item := _item(tree, tasks, pictures, thought_end))]
+
+
+def _item(tree: dict, tasks: dict, pictures: Pictures, thought_end: str) -> dict | None:
+    nodes = [_node(node, i) for i, node in enumerate(tree["nodes"][:MOST_NODES]) if isinstance(node, dict)]
+    if len(nodes) != min(len(tree["nodes"]), MOST_NODES) or not nodes:
+        return None  # parents are named by place, so a tree with a hole cannot be drawn
+    rows = [row for row in tree.get("rows") or [] if isinstance(row, dict)]
+    return {
+        "step": number(tree["step"]),
+        "prompt": text(tree.get("prompt_id"), 200),
+        "task": text(tree.get("question_type"), 80),
+        "question": text(tree.get("question"), 4_000),
+        "picture": pictures.add(first_picture(tree)),
+        "size": size(tree.get("image_size")),
+        "nodes": nodes,
+        "rows": [_row(row, tree, nodes, tasks, thought_end) for row in rows if _is_leaf(row.get("leaf"), nodes)],
+        "cut": text(tree.get("cut"), 300),
+    }
+
+
+def _node(node: dict, place: int) -> dict:
+    parent = node.get("parent")
+    lists = {name: node[name] for name in NODE_LISTS if isinstance(node.get(name), list) and node[name]}
+    return {
+        "parent": parent if isinstance(parent, int) and -1 <= parent < place else -1,
+        "kind": text(node.get("kind") or "node", 30),
+        "status": text(node.get("status") or "unknown", 30),
+        "sampled": node.get("sampled") is not False,
+        "count": number(node.get("count")),
+        "group": number(node.get("group")),
+        "text": text(node.get("text"), 20_000),
+        "advantage": number(node.get("advantage")),
+        "reward": number(node.get("reward")),
+        **lists,
+    }
+
+
+def _row(row: dict, tree: dict, nodes: list[dict], tasks: dict, thought_end: str) -> dict:
+    rewards = row.get("rewards") if isinstance(row.get("rewards"), dict) else {}
+    return {
+        "leaf": row["leaf"],
+        "rewards": {text(name, 60): number(value) for name, value in rewards.items()},
+        "reward": number(row.get("reward")),
+        "advantage": number(row.get("advantage")),
+        "shapes": _answer_shapes(row["leaf"], tree, nodes, tasks, thought_end),
+    }
+
+
+def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict, thought_end: str) -> list[dict]:
+    """What the completion that ends in a leaf draws on the prompt's picture; [] for whatever cannot be read."""
+    task, picture_size = tasks.get(tree.get("question_type")), size(tree.get("image_size"))
+    if task is None or picture_size is None or task.parse_answer is None or task.config["frame"] == "none":
+        return []
+    parts = []
+    while leaf != -1:
+        parts.append(nodes[leaf]["text"])
+        leaf = nodes[leaf]["parent"]
+    completion = SPECIAL_TOKEN.sub("", "".join(reversed(parts)))
+    processed = size(tree.get("processed_size"))
+    known = {
+        "id": tree.get("prompt_id"),
+        "question_type": task.name,
+        "image_size": picture_size,
+        "processed_size": processed,
+        "record": {},
+        "thought_end": thought_end,
+    }
+    try:
+        thought_tags(thought_end)
+        parsed = task.parse_answer(completion, **known)
+    except Exception:  # a task that wants the whole record: the tree is shown without drawn answers
+        return []
+    return shapes_in(parsed, task.config["frame"], picture_size, processed)
+
+
+def _is_leaf(leaf, nodes: list[dict]) -> bool:
+    return isinstance(leaf, int) and not isinstance(leaf, bool) and 0 <= leaf < len(nodes)
