@@ -1,0 +1,151 @@
+"""Agents for tests: an engine that takes its turns from a script, and small environments."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+from config.tree_grpo_arguments import TreeGRPOArguments, environment_args
+from trainer.policies.agent_tree import agent_policy, shape_of
+from trainer.policies.segment import Call
+from trainer.tree import PROMPT, Node, Tree
+
+
+@dataclass
+class ScriptedAgent:
+    """Grows trees by the contract of trainer/policies/segment.py; `write(tree, node)` is the text of the next turn.
+
+    Calls run at once. A turn ends in "stop" if one of its stop strings is in it, else in "eos" or, cut at the limit,
+    in "length".
+    """
+
+    tokenizer: object
+    write: object
+    segments: list = field(default_factory=list)
+
+    def grow(self, policy, prompt_ids) -> list[Tree]:
+        trees = [Tree(prompt_id) for prompt_id in prompt_ids]
+        for tree in trees:
+            self._grow(tree, policy, PROMPT, policy.start())
+            while branches := policy.expand(tree):
+                for branch in branches:
+                    self._grow(tree, policy, branch.node, branch.segment)
+        return trees
+
+    def _grow(self, tree, policy, parent, segment) -> None:
+        self.segments.append(segment)
+        roots = sum(node.parent == PROMPT for node in tree.nodes)
+        grown = []
+        for i in range(segment.count):
+            group = tree.nodes[parent].group if parent != PROMPT else roots + i
+            group = group if segment.group is None else segment.group
+            text = self.write(tree, parent)
+            ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+            stopped = any(stop in text for stop in segment.stops)
+            ids = ids if stopped else [*ids, self.tokenizer.eos_token_id]
+            ended = "length" if len(ids) > segment.max_tokens else "stop" if stopped else "eos"
+            ids = ids[: segment.max_tokens]
+            status = "length" if ended == "length" else "ok"
+            node = Node(parent, segment.kind, ids, logprobs=[-1.0] * len(ids), status=status, group=group)
+            grown.append((tree.add(node), ended))
+        for node, ended in grown:
+            self._follow(tree, policy, node, policy.next(tree, node, ended))
+
+    def _follow(self, tree, policy, node, what) -> None:
+        if isinstance(what, Call):
+            seen = what.run()
+            assert seen.token_ids, "an observation has a token"
+            group = tree.nodes[node].group
+            observation = tree.add(
+                Node(node, "observation", seen.token_ids, False, [], [], seen.status, group, seen.media, seen.extra)
+            )
+            if seen.status != "failed":
+                self._follow(tree, policy, observation, policy.next(tree, observation, "observed"))
+        elif what is not None:
+            self._grow(tree, policy, node, what)
+
+
+def task_of(make_environment, name="agent"):
+    return SimpleNamespace(name=name, path=f"task/{name}.py", make_environment=make_environment)
+
+
+def policy_of(make_environment, tiny, ids=("a",), length=512, tasks=None, **changes):
+    """An AgentStepPolicy over records of one task, or of `tasks`; `changes` are TreeGRPOArguments."""
+    module, _, processor = tiny
+    tasks = tasks or {"agent": task_of(make_environment)}
+    names = list(tasks)
+    args = TreeGRPOArguments(**{"max_turn_length": 64, "max_observation_length": 64, "tool_timeout": 5.0, **changes})
+    records = [
+        {
+            "id": name,
+            "question_type": names[i % len(names)],
+            "question": f"{name}?",
+            "answer": "x",
+            "extra": {"hops": 1},
+        }
+        for i, name in enumerate(ids)
+    ]
+    tokenizer = getattr(processor, "tokenizer", processor)
+    return agent_policy(
+        args, records, tasks, tokenizer, module, environment_args(args), shape=shape_of(args), length=length
+    )
+
+
+def turns(*texts):
+    """A `write` that gives the n-th text at the n-th turn of a path, the last one also after it."""
+
+    def write(tree, parent):
+        depth = 0 if parent == PROMPT else sum(tree.nodes[i].kind == "step" for i in tree.path(parent))
+        return texts[min(depth, len(texts) - 1)]
+
+    return write
+
+
+class Echo:
+    """Stateless: one tool that returns its argument."""
+
+    def reset(self, **row):
+        self._row = row
+
+    def search(self, query: str) -> str:
+        """Echo.
+
+        Args:
+            query: anything.
+
+        Returns:
+            The same.
+        """
+        return f"found {query}"
+
+    def _fork(self):
+        return self
+
+
+class Counter:
+    """State without `_fork`: how often `add` was called in this episode; `made` counts calls over all instances."""
+
+    made = 0
+
+    def reset(self, **row):
+        self._total = 0
+
+    def add(self, number: int) -> str:
+        """Adds.
+
+        Args:
+            number: how much.
+
+        Returns:
+            The total.
+        """
+        type(self).made += 1
+        self._total += number
+        return f"total {self._total}"
+
+
+class ForkingCounter(Counter):
+    def _fork(self):
+        copy = type(self)()
+        copy._total = self._total
+        return copy
