@@ -9,7 +9,7 @@ arXiv 2509.21240, equations 6 and 7. With R_i the reward of leaf i:
 The paper does not say which std; the released code takes the sample's and adds 1e-6. Here: sample std and 1e-4, as
 everywhere (`standardise`). A tree of one leaf has intra part 0 (the released code gives it its raw reward). Every token
 of a leaf's path carries its leaf's value: over a tree the intra parts sum to 0, so a token that all leaves share learns
-from the inter part alone.
+by the inter part alone.
 """
 
 from __future__ import annotations
