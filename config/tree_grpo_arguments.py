@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
 
 from trainer.advantages.intra_inter import PARTS
+from trainer.policies.agent_tree import settings_of
 
 LENGTH = 4096  # tokens of a completion, observations included; arXiv 2509.21240, Table 5
 
@@ -89,17 +89,4 @@ def check_tree_grpo(args) -> None:
         value = getattr(args, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be a finite number above 0")
-    environment_args(args)
-
-
-def environment_args(args) -> dict:
-    """The settings of environments as a dict. Raises ValueError if they are no JSON object."""
-    if args.environment_args is None:
-        return {}
-    try:
-        found = json.loads(args.environment_args)
-    except ValueError as error:
-        raise ValueError(f"environment_args={args.environment_args!r} is not JSON ({error}): give an object") from None
-    if not isinstance(found, dict):
-        raise ValueError(f"environment_args={args.environment_args!r} must be a JSON object of names and values")
-    return found
+    settings_of(args)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from config.tree_grpo_arguments import TreeGRPOArguments, environment_args
-from trainer.policies.agent_tree import agent_policy, shape_of
+from config.tree_grpo_arguments import TreeGRPOArguments
+from trainer.policies.agent_tree import agent_policy, settings_of, shape_of
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
 
@@ -86,9 +86,7 @@ def policy_of(make_environment, tiny, ids=("a",), length=512, tasks=None, **chan
         for i, name in enumerate(ids)
     ]
     tokenizer = getattr(processor, "tokenizer", processor)
-    return agent_policy(
-        args, records, tasks, tokenizer, module, environment_args(args), shape=shape_of(args), length=length
-    )
+    return agent_policy(args, records, tasks, tokenizer, module, settings_of(args), shape=shape_of(args), length=length)
 
 
 def turns(*texts):

@@ -10,9 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
 from trainer.advantages.thought_answer import thought_answer, zero_spread_share
+from trainer.policies.agent_step import AgentStepPolicy
+from trainer.policies.agent_tree import agent_policy, settings_of, shape_of
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.entropy import EntropyPolicy
 from trainer.policies.fork_rules import ForkRule, OpenText
@@ -101,6 +104,15 @@ def credit_grpo_ma(rows: Rows, args) -> Credit:
     return Credit(leaf=result.answer, thought=result.thought, metrics=metrics)
 
 
+def credit_tree_grpo(rows: Rows, args) -> Credit:
+    metrics = {
+        "intra/zero_spread": zero_spread_share(rows.rewards, rows.groups),
+        "inter/zero_spread": zero_spread_share(rows.rewards, rows.prompts),
+    }
+    leaf = intra_inter(rows.rewards, rows.prompts, rows.groups, args.advantage)
+    return Credit(leaf=leaf, metrics=metrics)
+
+
 def chains(batch: Batch) -> ChainPolicy:
     return ChainPolicy(batch.args.num_generations, batch.args.max_completion_length)
 
@@ -130,9 +142,25 @@ def forking_chains(batch: Batch) -> EntropyPolicy:
     )
 
 
+def agent_trees(batch: Batch) -> AgentStepPolicy:
+    args = batch.args
+    return agent_policy(
+        args,
+        batch.records,
+        batch.tasks,
+        batch.tokenizer,
+        batch.module,
+        settings_of(args),
+        shape=shape_of(args),
+        length=args.max_completion_length,
+        thought_end=args.thought_end,
+    )
+
+
 METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
     "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma),
+    "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo),
     "tree_adv": Method(
         policy=forking_chains,
         credit=credit_grpo,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -22,6 +23,18 @@ def shape_of(args) -> Shape:
     code = args.fork_choice == "code"
     sizes = (args.tree_num, args.expand_num, args.expand_rounds)
     return Shape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
+
+
+def settings_of(args) -> dict[str, Any]:
+    """environment_args as a dict. Raises ValueError if they are no JSON object."""
+    text = args.environment_args
+    try:
+        found = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"environment_args={text!r} must be a JSON object of names and values")
+    return found
 
 
 def agent_policy(
