@@ -2,61 +2,17 @@
 
 import random
 
-import numpy as np
 import pytest
 import torch
+from engine_cases import assert_dense, encode, engine, grow
 from peft import LoraConfig, get_peft_model
-from PIL import Image
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from trainer.engines.sampling import Sampling
-from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 THINK = ThoughtAnswerPolicy(3, 2, max_thought_length=36, max_answer_length=12, thought_end="</think>")
-
-
-def engine(setup, sampling=None, **options) -> TransformersEngine:
-    module, model, processor = setup
-    forbidden, eos = module.forbidden_token_ids(processor), module.eos_token_ids(processor)
-    return TransformersEngine(model, module, module.tokenizer, sampling or Sampling(), eos, forbidden, **options)
-
-
-def encode(module, text: str, *sizes: tuple[int, int]):
-    """A prompt with one noise picture of each size (width, height)."""
-    pixels = np.random.default_rng(len(text))
-    images = [Image.fromarray(pixels.integers(0, 255, (h, w, 3), dtype=np.uint8)) for w, h in sizes]
-    parts = [{"type": "image", "index": i} for i in range(len(images))]
-    return module.encode([{"role": "user", "content": [*parts, {"type": "text", "text": text}]}], images)
-
-
-def grow(engine, prompts, policy, seed=0):
-    torch.manual_seed(seed)
-    return engine.grow(prompts, policy, [str(i) for i in range(len(prompts))])
-
-
-@torch.no_grad()
-def dense(setup, prompt, completions: list[list[int]]) -> list[torch.Tensor]:
-    """Log-probabilities of each completion from one unshared, right-padded pass; forbidden ids left out."""
-    module, model, processor = setup
-    length = max(map(len, completions))
-    ids = torch.tensor([prompt.ids + tokens + [0] * (length - len(tokens)) for tokens in completions])
-    after = prompt.next_position + torch.arange(length).expand(*prompt.position_ids.shape[:-1], -1)
-    positions = torch.cat([prompt.position_ids, after], -1).unsqueeze(-2)
-    positions = positions.expand(*positions.shape[:-2], len(ids), -1)
-    media = module.batch_media([prompt] * len(ids))
-    logits = model(input_ids=ids, position_ids=positions, attention_mask=torch.ones_like(ids), **media).logits
-    logits[..., module.forbidden_token_ids(processor)] = -torch.inf
-    log_probs = logits[:, len(prompt.ids) - 1 : -1].log_softmax(-1).gather(2, ids[:, len(prompt.ids) :, None])[..., 0]
-    return [row[: len(tokens)] for row, tokens in zip(log_probs, completions, strict=True)]
-
-
-def assert_dense(setup, prompt, tree, atol=1e-4):
-    leaves = tree.leaves()
-    for leaf, wanted in zip(leaves, dense(setup, prompt, [tree.tokens(i) for i in leaves]), strict=True):
-        got = torch.tensor([value for i in tree.path(leaf) for value in tree.nodes[i].logprobs])
-        torch.testing.assert_close(got, wanted, atol=atol, rtol=0)
 
 
 PICTURES = {

@@ -1,6 +1,7 @@
 """How rows end, fork and leave, on a model that reads its own history out of the cache and follows a script."""
 
 from dataclasses import dataclass
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -8,12 +9,14 @@ import torch
 from transformers import AutoTokenizer
 
 from model.vlm_module import EncodedPrompt
-from trainer.engines.batch_forward import BatchForward
+from trainer.engines.live_rows import LiveRows
 from trainer.engines.sampling import Sampling
+from trainer.engines.stop_strings import stop_matcher
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.segment import Segment
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
+from trainer.tree import PROMPT, Tree
 
 VOCAB, EOS = 700, 690
 
@@ -139,11 +142,16 @@ def test_the_cache_grows_by_one_slot_a_step_and_positions_follow_the_prompt(stag
 
 def test_the_history_of_a_row_holds_no_padding(stage):
     """What the repetition penalty looks at: a short prompt beside a long one must not penalise the padding token."""
-    module = SimpleNamespace(batch_media=lambda prompts: {})
-    model = ScriptedModel(None, stage.tokenizer.pad_token_id)
-    forward = BatchForward(model, module, [stage.prompt(5, 6), stage.prompt(7, 8, 9, 10)], model.pad_id)
-    forward.row_prompt = torch.tensor([1, 0])
-    assert forward.history(torch.tensor([[1], [2]])).tolist() == [[7, 8, 9, 10, 1], [5, 5, 5, 6, 2]]
+    trees, matcher = [Tree("0"), Tree("1")], partial(stop_matcher, stage.tokenizer, vocab_size=VOCAB)
+    rows = LiveRows(trees, Segment("segment", 1, 5), [EOS], matcher, VOCAB, torch.device("cpu"))
+    rows.fork()
+    rows.append(torch.tensor([1, 2]), torch.zeros(2), torch.zeros(2))
+    prompts = [stage.prompt(5, 6), stage.prompt(7, 8, 9, 10)]
+    assert rows.history(prompts).tolist() == [[5, 5, 5, 6, 1], [7, 8, 9, 10, 2]]
+    rows.split(1, 2)
+    assert trees[1].nodes[0].parent == trees[1].nodes[1].parent == PROMPT
+    rows.spread([0, 1, 1], [2], (torch.tensor([3]), torch.zeros(1), torch.zeros(1)))
+    assert rows.history(prompts)[:, -1].tolist() == [1, 2, 3]
 
 
 def test_unclosed_thoughts_are_leaves_of_their_own(stage):

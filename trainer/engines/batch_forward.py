@@ -1,10 +1,11 @@
 """The model's side of a batch: prefill, then one token a row, with explicit positions and a forking cache."""
 
-# R live rows, B prompts, P padded prompt length, S tokens sampled below the prompt, V vocabulary
+# R live rows, B prompts, P padded prompt length, L slots in use, A rows that enter, m tokens fed to them, V vocabulary
 
 from __future__ import annotations
 
 import inspect
+from dataclasses import dataclass, field
 
 import torch
 import torch.nn.functional as F
@@ -15,10 +16,29 @@ from trainer.engines.kv_cache import ForkingCache
 FORKABLE = {"full_attention", "sliding_attention"}
 
 
-class BatchForward:
-    """Runs the model over prompts that grow together, left-padded to one length.
+@dataclass(frozen=True)
+class Unfed:
+    """Tokens that go below what a row already holds.
 
-    Positions are always given (for mrope three a token), so what a model remembers of its last call has no say.
+    Args:
+        states: keys and values (n, F) of everything above.
+        ids: m >= 1 token ids.
+        positions: (m,), or (3, m) for multimodal rotary positions.
+        media: EncodedPrompt each, whose placeholders are among `ids`, in their order.
+    """
+
+    states: Tensor
+    ids: list[int]
+    positions: Tensor
+    media: list = field(default_factory=list)
+
+
+class BatchForward:
+    """Runs the model over rows that grow together.
+
+    All rows end in the same slot; `pads` slots at the left of a row are not its own and masked. So a row's slots are
+    always in one piece, which a sliding window needs. Positions are always given (for mrope three a token), a row's
+    next one is kept here, so what a model remembers of its last call has no say.
 
     Args:
         model: the bare model.
@@ -28,62 +48,101 @@ class BatchForward:
     """
 
     def __init__(self, model, module, prompts: list, pad_id: int):
-        self.model, device = model, model.device
-        self.media = {name: values.to(device) for name, values in module.batch_media(prompts).items()}
-        length = max(len(prompt.ids) for prompt in prompts)
-        pads = [length - len(prompt.ids) for prompt in prompts]
-        rows = [[pad_id] * pad + prompt.ids for pad, prompt in zip(pads, prompts, strict=True)]
-        self.ids = torch.tensor(rows, device=device)
-        positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(pads, prompts, strict=True)]
-        self.positions = torch.stack(positions, dim=-2).to(device)
-        self.real = torch.arange(length, device=device) >= torch.tensor(pads, device=device)[:, None]
-        self.padded = any(pads)
-        self.next_position = torch.tensor([prompt.next_position for prompt in prompts], device=device)
-        self.row_prompt = torch.arange(len(prompts), device=device)
+        self.model, self.module, self.prompts, self.pad_id = model, module, prompts, pad_id
+        self.device = model.device
         self.prompt_tokens = self.fed_tokens = sum(len(prompt.ids) for prompt in prompts)
+        self.axes = prompts[0].position_ids.shape[:-1]
         self.cache, self.cache_argument = ForkingCache(), _cache_argument(model)
         self.mask_axes = _mask_axes(model)
+        longest = max(len(prompt.ids) for prompt in prompts)
+        self._set_pads([longest - len(prompt.ids) for prompt in prompts])
+        self.next_position = torch.tensor([prompt.next_position for prompt in prompts], device=self.device)
+
+    @property
+    def length(self) -> int:
+        """L, of which a row's own are the last L - pads[row]."""
+        return self.cache.get_seq_length()
 
     def prefill(self) -> Tensor:
         """Logits (B, V) after each prompt. Pictures are encoded here and never again."""
-        return self._call(self.ids, self.positions, self.real if self.padded else None, **self.media)
+        rows = [[self.pad_id] * pad + prompt.ids for pad, prompt in zip(self.pads, self.prompts, strict=True)]
+        positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
+        ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
+        mask = torch.arange(ids.shape[1], device=self.device) >= self._pads if self.padded else None
+        return self._call(self.cache, ids, positions, mask, **self._media(self.prompts))[:, -1]
 
-    def select(self, sources: list[int], row_prompt: list[int]) -> None:
-        """Row i becomes what row sources[i] was; it belongs to prompt row_prompt[i]."""
+    def select(self, sources: list[int]) -> None:
+        """Row i becomes what row sources[i] was."""
         self.cache.select_rows(sources)
-        self.row_prompt = torch.tensor(row_prompt, device=self.ids.device)
+        self.next_position = self.next_position[torch.tensor(sources, dtype=torch.long, device=self.device)]
+        self._set_pads([self.pads[source] for source in sources])
 
-    def step(self, tokens: Tensor, depth: int) -> Tensor:
-        """Feeds the token at `depth` below the prompt of every row, (R,) -> logits (R, V) after it."""
+    def step(self, tokens: Tensor) -> Tensor:
+        """Feeds one token of every row, (R,) -> logits (R, V) after it."""
         self.fed_tokens += len(tokens)
-        positions = (self.next_position[self.row_prompt] + depth)[:, None]
-        if self.positions.dim() == 3:
-            positions = positions.expand(3, -1, -1)
-        return self._call(tokens[:, None], positions, self._mask(depth + 1))
+        positions = self.next_position[:, None].expand(*self.axes, -1, 1)
+        self.next_position = self.next_position + 1
+        return self._call(self.cache, tokens[:, None], positions, self._mask())[:, -1]
 
-    def history(self, path: Tensor) -> Tensor:
-        """Ids (R, P + S) of each row from the prompt on; padding repeats the prompt's first token."""
-        ids = torch.where(self.real, self.ids, self.ids.gather(1, (~self.real).sum(1, keepdim=True)))
-        return torch.cat([ids[self.row_prompt], path], dim=1)
+    def take(self, row: int, begin: int, end: int) -> Tensor:
+        """A copy of the keys and values of slots begin..end-1 of a row, (end - begin, F)."""
+        return self.cache.take(row, begin, end)
 
-    def _mask(self, sampled: int) -> Tensor | None:
-        """Which of the P + `sampled` slots a row's newest token sees: all but the padding."""
-        if not self.padded and (self.mask_axes == 2 or self.ids.is_cuda):
+    def enter(self, states: list[Tensor], next_positions: list[int]) -> None:
+        """Appends rows that hold `states` (n, F) each, the next token of each at its next position."""
+        own = [self.length - pad for pad in self.pads] + [len(row) for row in states]
+        self.cache.enter_rows(states, max(own))
+        self.next_position = torch.cat([self.next_position, torch.tensor(next_positions, device=self.device)])
+        self._set_pads([max(own) - slots for slots in own])
+
+    def extend(self, rows: list[Unfed]) -> tuple[list[Tensor], Tensor]:
+        """Feeds all tokens of rows that are not live, in one pass.
+
+        Returns the keys and values (m, F) of each row's new tokens, and the logits (A, V) after its last one.
+        """
+        above, sizes = max(len(row.states) for row in rows), [len(row.ids) for row in rows]
+        self.fed_tokens += sum(sizes)
+        # New tokens are padded on the right: a row's slots stay in one piece, and no token of it sees what follows.
+        fill = [max(sizes) - size for size in sizes]
+        ids = torch.tensor([row.ids + [self.pad_id] * pad for row, pad in zip(rows, fill, strict=True)])
+        positions = torch.stack([F.pad(row.positions, (0, pad)) for row, pad in zip(rows, fill, strict=True)], dim=-2)
+        slots = torch.arange(above + max(sizes))
+        begin, end = (torch.tensor(values)[:, None] for values in ([above - len(row.states) for row in rows], sizes))
+        mask = (slots >= begin) & (slots < above + end)
+        ends = sorted(set(sizes))
+        keep = torch.tensor([size - 1 for size in ends], device=self.device)
+        cache = self.cache.with_rows([row.states for row in rows])
+        inputs = [values.to(self.device) for values in (ids, positions, mask)]
+        media = self._media([prompt for row in rows for prompt in row.media])
+        logits = self._call(cache, *inputs, logits_to_keep=keep, **media)
+        logits = logits[range(len(rows)), [ends.index(size) for size in sizes]]
+        return [cache.take(row, above, above + size) for row, size in enumerate(sizes)], logits
+
+    def _set_pads(self, pads: list[int]) -> None:
+        self.pads, self.padded = pads, any(pads)
+        self._pads = torch.tensor(pads, device=self.device)[:, None]
+
+    def _media(self, prompts: list) -> dict[str, Tensor]:
+        return {name: values.to(self.device) for name, values in self.module.batch_media(prompts).items()}
+
+    def _mask(self) -> Tensor | None:
+        """Which of the L + 1 slots a row's newest token sees: all but the padding."""
+        if not self.padded and (self.mask_axes == 2 or self.device.type == "cuda"):
             return None
-        mask = F.pad(self.real[self.row_prompt], (0, sampled), value=True)
+        mask = torch.arange(self.length + 1, device=self.device) >= self._pads
         return mask[:, None, None, :] if self.mask_axes == 4 else mask
 
-    def _call(self, ids: Tensor, positions: Tensor, mask: Tensor | None, **media: Tensor) -> Tensor:
-        output = self.model(
+    def _call(self, cache, ids: Tensor, positions: Tensor, mask: Tensor | None, logits_to_keep=1, **media) -> Tensor:
+        """Logits (rows, kept tokens, V)."""
+        return self.model(
             input_ids=ids,
             position_ids=positions,
             attention_mask=mask,
             use_cache=True,
-            logits_to_keep=1,
-            **{self.cache_argument: self.cache},
+            logits_to_keep=logits_to_keep,
+            **{self.cache_argument: cache},
             **media,
-        )
-        return output.logits[:, -1]
+        ).logits
 
 
 def _cache_argument(model) -> str:

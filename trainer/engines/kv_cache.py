@@ -1,14 +1,18 @@
-"""A key-value cache whose rows can be forked and dropped in place.
+"""A key-value cache whose rows can be forked and dropped in place, taken out, and put in again.
 
 transformers' DynamicCache copies all keys and values at every step (torch.cat) and again whenever a row leaves. Here
-a step writes one slot, and a fork or a leaving row copies just the rows that move.
+a step writes one slot, and a fork or a leaving row copies just the rows that move. Outside, the keys and values of n
+slots of one row are one tensor (n, F): all layers side by side, so that their heads need not agree.
 """
 
-# R rows, H key-value heads, L length (slots in use), D head size
+# R rows, A rows that enter, H key-value heads, L length (slots in use), D head size, F sum of H * D over layers
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers.cache_utils import Cache, DynamicLayer
 
@@ -44,6 +48,14 @@ class ForkingLayer(DynamicLayer):
         if len(targets):
             self.keys.index_copy_(0, targets, old_keys)
             self.values.index_copy_(0, targets, old_values)
+
+    def enter(self, key_states: Tensor, value_states: Tensor, length: int) -> None:
+        """Appends rows (A, H, N, D), N <= length; all rows keep or get `length` slots and end in the same one.
+
+        What is too much is cut on the left, and what is missing there is 0, since a masked slot must still be finite.
+        """
+        self.keys, self._key_room = _appended(self.keys, key_states, length)
+        self.values, self._value_room = _appended(self.values, value_states, length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
         raise NotImplementedError("use ForkingCache.select_rows: it moves rows inside the buffers")
@@ -82,6 +94,46 @@ class ForkingCache(Cache):
         targets, origins = (torch.tensor([pair[side] for pair in moved], device=device) for side in (0, 1))
         for layer in self.layers:
             layer.move_rows(len(sources), targets, origins)
+
+    def take(self, row: int, begin: int, end: int) -> Tensor:
+        """A copy of slots begin..end-1 of a row, (end - begin, F)."""
+        states = [states[row, :, begin:end] for layer in self.layers for states in (layer.keys, layer.values)]
+        return torch.cat([states.transpose(0, 1).flatten(1) for states in states], dim=1)
+
+    def enter_rows(self, states: list[Tensor], length: int) -> None:
+        """Appends a row of each of the states (n, F), n <= length, see `ForkingLayer.enter`."""
+        for layer, (keys, values) in zip(self.layers, self._by_layer(states), strict=True):
+            layer.enter(keys, values, length)
+
+    def with_rows(self, states: list[Tensor]) -> ForkingCache:
+        """Another cache of the same layers that holds these rows alone, ending in the same slot."""
+        cache = ForkingCache()
+        for index, (keys, values) in enumerate(self._by_layer(states)):
+            cache.update(keys, values, index)
+        return cache
+
+    def _by_layer(self, states: list[Tensor]) -> Iterator[list[Tensor]]:
+        """Keys and values (A, H, N, D) of each layer, filled with 0 on the left."""
+        longest, begin = max(map(len, states)), 0
+        padded = torch.stack([F.pad(row, (0, 0, longest - len(row), 0)) for row in states])
+        for layer in self.layers:
+            pair = []
+            for like in (layer.keys, layer.values):
+                sizes = like.shape[1], like.shape[3]
+                end = begin + sizes[0] * sizes[1]
+                pair.append(padded[..., begin:end].unflatten(-1, sizes).transpose(1, 2))
+                begin = end
+            yield pair
+
+
+def _appended(old: Tensor, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
+    """The view and the room of old rows (R, H, L, D) and new ones (A, H, N, D), right-aligned in `length` slots."""
+    rows = len(old) + len(new)
+    room = new.new_zeros(rows, new.shape[1], length + SPARE, new.shape[3])
+    for at, states in ((slice(len(old)), old), (slice(len(old), rows), new)):
+        kept = states[:, :, max(states.shape[2] - length, 0) :]
+        room[at, :, length - kept.shape[2] : length] = kept
+    return room[:, :, :length], room
 
 
 def _larger(room: Tensor, used: Tensor, rows: int, length: int) -> Tensor:

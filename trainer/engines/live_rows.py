@@ -1,40 +1,65 @@
 """Which node each live row is growing, what it has sampled so far, and where it ends or forks."""
 
-# R live rows, B prompts, S tokens sampled below the prompt, V vocabulary
+# R live rows, B prompts, S columns sampled so far, V vocabulary
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.engines.stop_strings import StopMatcher
-from trainer.policies.segment import Policy, Segment
+from trainer.policies.segment import Call, Policy, Segment
 from trainer.tree import PROMPT, Node, Tree
 
 ROOM = 128
 
 
-@dataclass
-class Row:
-    """One live row: the node it is growing (PROMPT before the first one), and that node's first and last column."""
+@dataclass(frozen=True)
+class Fork:
+    """What to sample below a node. With `segment.distinct` the first tokens differ from `taken` too."""
 
     prompt: int
     node: int
+    segment: Segment
+    taken: tuple[int, ...] = ()
+
+
+@dataclass
+class Row:
+    """One live row: the node it is growing (or that just ended, if `fork` is set), and its first and last column.
+
+    `above` are the tokens of the node's segment that a fork inside it gave to the nodes above.
+    """
+
+    prompt: int
+    node: int
+    segment: Segment | None = None
     start: int = 0
     last: int = -1
-    matcher: StopMatcher | None = None
-    fork: Segment | None = None
+    matchers: tuple[StopMatcher, ...] = ()
+    above: tuple[int, ...] = ()
+    fork: Fork | None = None
+
+
+@dataclass(frozen=True)
+class Left:
+    """A row that has nothing to sample: a leaf, or a node that waits for a call."""
+
+    row: int
+    prompt: int
+    node: int
+    call: Call | None
 
 
 class LiveRows:
-    """The rows of one batch. All of them sample in the same column, so a row's column is its depth below the prompt.
+    """The rows of one batch. All of them sample in the same column, whatever their depth.
 
-    A row's buffers hold its whole path, so that a child starts with a copy of its parent's. Nodes are cut out of the
-    buffers when they end. Whoever holds more tensors in row order follows the `sources` of `fork` and `finish`.
+    Nodes are cut out of the columns when they end. Whoever holds more tensors in row order follows the `sources` that
+    the methods return: row i became what row sources[i] was.
 
     Args:
         trees: the trees to fill, one a prompt.
@@ -55,84 +80,87 @@ class LiveRows:
         device: torch.device,
     ):
         self.trees, self.matcher, self.eos_ids = trees, matcher, set(eos_ids)
-        self.rows = [Row(prompt=i, node=PROMPT, fork=first) for i in range(len(trees))]
-        self.columns, self._waiting = 0, True
-        self._path = torch.zeros(len(trees), 0, dtype=torch.long, device=device)
-        self._figures = torch.zeros(2, len(trees), 0, device=device)
+        self.columns, self.rows = 0, []
+        self._tokens = torch.zeros(0, 0, dtype=torch.long, device=device)
+        self._figures = torch.zeros(2, 0, 0, device=device)
         self._ends = torch.zeros(1, vocab_size, dtype=torch.bool, device=device)
         self._ends[0, eos_ids] = True
-        self._table_of: dict[StopMatcher | None, int] = {None: 0}
+        self._table_of: dict[tuple[StopMatcher, ...], int] = {(): 0}
+        self.enter([Fork(prompt, PROMPT, first) for prompt in range(len(trees))])
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @property
-    def prompts(self) -> list[int]:
-        """The prompt index of each row."""
-        return [row.prompt for row in self.rows]
-
-    @property
-    def path(self) -> Tensor:
-        """(R, S) tokens of each row below its prompt."""
-        return self._path[:, : self.columns]
+    def prompts(self) -> set[int]:
+        """The prompts that have rows."""
+        return {row.prompt for row in self.rows}
 
     @property
     def newest(self) -> Tensor:
         """The last sampled token of each row, (R,)."""
-        return self._path[:, self.columns - 1]
+        return self._tokens[:, self.columns - 1]
 
-    def fork(self) -> list[int] | None:
+    @property
+    def forking(self) -> list[tuple[int, Fork]]:
+        """The rows that wait for children."""
+        return [(index, row.fork) for index, row in enumerate(self.rows) if row.fork is not None]
+
+    def enter(self, forks: list[Fork]) -> None:
+        """Appends rows that wait for their children."""
+        if not self.rows:
+            self.columns, self._tokens, self._figures = 0, self._tokens[:, :0], self._figures[:, :, :0]
+        self.rows += [Row(fork.prompt, fork.node, fork=fork) for fork in forks]
+        self._tokens = F.pad(self._tokens, (0, 0, 0, len(forks)))
+        self._figures = F.pad(self._figures, (0, 0, 0, len(forks)))
+
+    def fork(self) -> tuple[list[int], list[tuple[list[int], tuple[int, ...]]]]:
         """Replaces each row that waits for children by them.
 
-        Returns the source row of every new row, None if none waits.
+        Returns the sources, and for each fork with distinct first tokens its rows and the tokens that are taken.
         """
-        if not self._waiting:
-            return None
-        self._waiting = False
-        sources = list(range(len(self.rows)))
-        for source, row in enumerate(self.rows[:]):
-            if row.fork is None:
-                continue
-            children = [self._child(row) for _ in range(row.fork.count)]
+        sources, distinct = list(range(len(self.rows))), []
+        for source, fork in self.forking:
+            rows = [source, *range(len(sources), len(sources) + fork.segment.count - 1)]
+            children = [self._child(fork) for _ in rows]
             self.rows[source] = children[0]
             self.rows += children[1:]
-            sources += [source] * (row.fork.count - 1)
+            sources += [source] * (len(rows) - 1)
+            if fork.segment.distinct:
+                distinct.append((rows, fork.taken))
         self._reorder(sources)
-        return sources
+        return sources, distinct
 
     def append(self, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Takes one sampled token a row."""
-        if self.columns == self._path.shape[1]:
-            self._path, self._figures = F.pad(self._path, (0, ROOM)), F.pad(self._figures, (0, ROOM))
-        self._path[:, self.columns] = tokens
-        self._figures[0, :, self.columns] = logprobs
-        self._figures[1, :, self.columns] = entropies
+        if self.columns == self._tokens.shape[1]:
+            self._tokens, self._figures = F.pad(self._tokens, (0, ROOM)), F.pad(self._figures, (0, ROOM))
         self.columns += 1
+        self._write(slice(None), tokens, logprobs, entropies)
 
-    def finish(self, policy: Policy) -> list[int] | None:
-        """Closes the nodes that ended with the last token and asks the policy what follows.
-
-        Leaves give up their row, the last rows move into the holes. Returns the source row of every row that is left,
-        None if no row left.
-        """
+    def finish(self, policy: Policy) -> list[Left]:
+        """Closes the nodes that ended with the last token, asks the policy what follows; names rows to `drop`."""
         column = self.columns - 1
-        may_end = self._ends[self._table, self._path[:, column]] | (self._last == column)
-        leaving = set()
+        may_end = self._ends[self._table, self._tokens[:, column]] | (self._last == column)
+        left = []
         for index in may_end.nonzero().flatten().tolist():
             row = self.rows[index]
-            token_ids = self._path[index, row.start : self.columns].tolist()
+            token_ids = self.grown(index)
             ended = self._ended(row, token_ids)
             if ended is None:
                 continue
             tree = self.trees[row.prompt]
-            self._close(tree.nodes[row.node], index, token_ids, ended)
-            row.fork = policy.next(tree, row.node, ended)
-            if row.fork is None:
-                leaving.add(index)
+            self._close(index, len(token_ids), "length" if ended == "length" else "ok")
+            following = policy.next(tree, row.node, ended)
+            if isinstance(following, Segment):
+                row.fork = Fork(row.prompt, row.node, following)
             else:
-                self._waiting = True
-        if not leaving:
-            return None
+                left.append(Left(index, row.prompt, row.node, following))
+        return left
+
+    def drop(self, left: list[Left]) -> list[int]:
+        """Gives up rows; the last rows move into the holes. Returns the sources."""
+        leaving = {row.row for row in left}
         count = len(self.rows) - len(leaving)
         movers = [index for index in range(count, len(self.rows)) if index not in leaving]
         sources = [movers.pop() if index in leaving else index for index in range(count)]
@@ -140,32 +168,92 @@ class LiveRows:
         self._reorder(sources)
         return sources
 
-    def _child(self, row: Row) -> Row:
-        segment = row.fork
-        node = self.trees[row.prompt].add(Node(row.node, segment.kind))
-        matcher = self.matcher(segment.stop) if segment.stop is not None else None
-        return Row(row.prompt, node, self.columns, self.columns + segment.max_tokens - 1, matcher)
+    def grown(self, index: int) -> list[int]:
+        """The tokens a row has sampled for its node."""
+        return self._tokens[index, self.rows[index].start : self.columns].tolist()
+
+    def split(self, index: int, count: int) -> list[int]:
+        """Forks a row before its newest token into `count` nodes, itself among them; the others have no token yet.
+
+        Returns the indices of the new rows, which `spread` makes.
+        """
+        row, tree = self.rows[index], self.trees[self.rows[index].prompt]
+        token_ids = self.grown(index)
+        if len(token_ids) > 1:
+            self._close(index, len(token_ids) - 1, "ok")
+            whole = tree.nodes[row.node]
+            node = tree.add(Node(row.node, whole.kind, group=whole.group))
+            above = row.above + tuple(token_ids[:-1])
+            row = self.rows[index] = replace(row, node=node, start=self.columns - 1, above=above)
+        first = tree.nodes[row.node]
+        new = range(len(self.rows), len(self.rows) + count - 1)
+        self.rows += [replace(row, node=tree.add(Node(first.parent, first.kind, group=first.group))) for _ in new]
+        return list(new)
+
+    def spread(self, sources: list[int], rows: list[int], drawn: tuple[Tensor, Tensor, Tensor]) -> None:
+        """Follows `split`: rows as `sources` say, the last token of `rows` and its figures as drawn."""
+        self._reorder(sources)
+        self._write(torch.tensor(rows, device=self._tokens.device), *drawn)
+
+    def history(self, prompts: list) -> Tensor:
+        """Ids (R, T) of each row from its prompt on; the first one fills up what is shorter."""
+        paths = []
+        for index, row in enumerate(self.rows):
+            tree = self.trees[row.prompt]
+            paths.append([*prompts[row.prompt].ids, *tree.tokens(tree.nodes[row.node].parent), *self.grown(index)])
+        longest = max(map(len, paths))
+        filled = [path[:1] * (longest - len(path)) + path for path in paths]
+        return torch.tensor(filled, device=self._tokens.device)
+
+    def temperatures(self, usual: float) -> Tensor | None:
+        """(R, 1), or None if all are the usual one."""
+        values = [usual if row.segment.temperature is None else row.segment.temperature for row in self.rows]
+        return None if set(values) == {usual} else torch.tensor(values, device=self._tokens.device)[:, None]
+
+    def _child(self, fork: Fork) -> Row:
+        segment, tree = fork.segment, self.trees[fork.prompt]
+        node = tree.add(Node(fork.node, segment.kind, group=_group(tree, fork)))
+        matchers = tuple(self.matcher(stop) for stop in segment.stops)
+        return Row(fork.prompt, node, segment, self.columns, self.columns + segment.max_tokens - 1, matchers)
 
     def _ended(self, row: Row, token_ids: list[int]) -> str | None:
         """How the row's node ended with its last token; closing comes before the end of sequence and the limit."""
-        if row.matcher is not None and row.matcher.candidates[token_ids[-1]] and row.matcher.found(token_ids):
+        newest = token_ids[-1]
+        if any(matcher.candidates[newest] and matcher.found([*row.above, *token_ids]) for matcher in row.matchers):
             return "stop"
-        if token_ids[-1] in self.eos_ids:
+        if newest in self.eos_ids:
             return "eos"
         return "length" if row.last == self.columns - 1 else None
 
-    def _close(self, node: Node, index: int, token_ids: list[int], ended: str) -> None:
-        start = self.rows[index].start
-        node.token_ids = token_ids
-        node.logprobs, node.entropies = self._figures[:, index, start : self.columns].tolist()
-        node.status = "length" if ended == "length" else "ok"
+    def _close(self, index: int, count: int, status: str) -> None:
+        """Gives the row's node its first `count` tokens."""
+        row = self.rows[index]
+        node, end = self.trees[row.prompt].nodes[row.node], row.start + count
+        node.token_ids = self._tokens[index, row.start : end].tolist()
+        node.logprobs, node.entropies = self._figures[:, index, row.start : end].tolist()
+        node.status = status
+
+    def _write(self, rows, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
+        self._tokens[rows, self.columns - 1] = tokens
+        self._figures[0, rows, self.columns - 1] = logprobs
+        self._figures[1, rows, self.columns - 1] = entropies
 
     def _reorder(self, sources: list[int]) -> None:
-        device = self._path.device
+        device = self._tokens.device
         index = torch.tensor(sources, dtype=torch.long, device=device)
-        self._path, self._figures = self._path[index], self._figures[:, index]
-        for matcher in {row.matcher for row in self.rows}.difference(self._table_of):
-            self._table_of[matcher] = len(self._ends)
-            self._ends = torch.cat([self._ends, (self._ends[0] | matcher.candidates.to(device))[None]])
-        self._table = torch.tensor([self._table_of[row.matcher] for row in self.rows], device=device)
-        self._last = torch.tensor([row.last for row in self.rows], device=device)
+        self._tokens, self._figures = self._tokens[index], self._figures[:, index]
+        for matchers in {row.matchers for row in self.rows}.difference(self._table_of):
+            self._table_of[matchers] = len(self._ends)
+            ends = torch.stack([matcher.candidates for matcher in matchers]).any(0).to(device)
+            self._ends = torch.cat([self._ends, (self._ends[0] | ends)[None]])
+        self._table = torch.tensor([self._table_of[row.matchers] for row in self.rows], dtype=torch.long, device=device)
+        self._last = torch.tensor([row.last for row in self.rows], dtype=torch.long, device=device)
+
+
+def _group(tree: Tree, fork: Fork) -> int:
+    """The group the fork's next node founds or joins."""
+    if fork.segment.group is not None:
+        return fork.segment.group
+    if fork.node != PROMPT:
+        return tree.nodes[fork.node].group
+    return 1 + max((node.group for node in tree.nodes if node.parent == PROMPT), default=-1)

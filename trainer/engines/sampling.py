@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,14 +59,24 @@ class Sampler:
         self.sampling = sampling
         self.forbidden = torch.tensor(sorted(forbidden_ids), dtype=torch.long)
 
-    def __call__(self, logits: Tensor, history: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    def __call__(
+        self,
+        logits: Tensor,
+        history: Tensor | None = None,
+        temperature: Tensor | None = None,
+        distinct: Sequence[tuple[list[int], Sequence[int]]] = (),
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Token, its log-probability and the entropy of each row, in nats and float32.
 
         Args:
             logits: (R, V), any float type.
             history: (R, T) ids the repetition penalty looks at; needed only if the penalty is not 1.
+            temperature: (R, 1), in place of the settings' one.
+            distinct: (rows, taken) pairs: these rows, which have equal logits, draw without replacement, and none of
+                the tokens in `taken`. Where the distribution has too few tokens, the last rows draw as if alone.
 
-        Both figures are those of the distribution drawn from; at temperature 0 of the unscaled one.
+        Both figures are those of the distribution drawn from, the full one also for distinct rows; at temperature 0 of
+        the unscaled one.
         """
         scores = logits.float()
         if history is not None:
@@ -74,13 +84,39 @@ class Sampler:
         if len(self.forbidden):
             self.forbidden = self.forbidden.to(scores.device)
             scores = scores.index_fill(1, self.forbidden, float("-inf"))
-        greedy = self.sampling.temperature == 0
-        if not greedy:
-            scores = _narrow(scores / self.sampling.temperature, self.sampling)
+        scores, greedy = self._tempered(scores, temperature)
         log_probs = scores.log_softmax(-1)
         probs = log_probs.exp()
-        tokens = log_probs.argmax(-1, keepdim=True) if greedy else draw(probs)
+        tokens = log_probs.argmax(-1, keepdim=True) if greedy is True else draw(probs)
+        if isinstance(greedy, Tensor):
+            tokens = torch.where(greedy, log_probs.argmax(-1, keepdim=True), tokens)
+        for rows, taken in distinct:
+            first = greedy if isinstance(greedy, bool) else bool(greedy[rows[0]])
+            others = _without_replacement(probs[rows[0]], len(rows), taken, first)
+            tokens[rows[: len(others)], 0] = others
         return tokens.squeeze(1), log_probs.gather(1, tokens).squeeze(1), torch.special.entr(probs).sum(-1)
+
+    def _tempered(self, scores: Tensor, temperature: Tensor | None) -> tuple[Tensor, bool | Tensor]:
+        """Scores to draw from, and which rows (R, 1) take the most likely token; a bool where all do the same."""
+        if temperature is not None:
+            greedy = temperature == 0
+            narrowed = _narrow(scores / temperature.masked_fill(greedy, 1.0), self.sampling)
+            return torch.where(greedy, scores, narrowed), greedy
+        if self.sampling.temperature == 0:
+            return scores, True
+        return _narrow(scores / self.sampling.temperature, self.sampling), False
+
+
+def _without_replacement(probs: Tensor, count: int, taken: Sequence[int], greedy: bool) -> Tensor:
+    """Up to `count` different indices of (V,) weights, drawn one after the other, none of them in `taken`.
+
+    The largest of weight over an exponential number is a draw; the next ones are draws from what is left (the
+    exponential race, equal to Gumbel's top-k).
+    """
+    weights = probs.clone()
+    weights[torch.tensor(taken, dtype=torch.long, device=probs.device)] = 0
+    race = weights if greedy else weights / torch.empty_like(weights).exponential_()
+    return race.topk(min(count, int((weights > 0).sum()))).indices
 
 
 def _penalise(scores: Tensor, history: Tensor, penalty: float) -> Tensor:

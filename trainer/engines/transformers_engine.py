@@ -1,12 +1,13 @@
 """Grows rollout trees with a transformers model; no shared prefix is ever computed twice.
 
 Each prompt is prefilled once (its pictures are encoded once), then all live rows of a batch append one token a step.
-So every row is as deep as the step count says, all rows share one physical length, and there are no holes. A finished
-row leaves at once; a row that forks is fed its last token once, its cache is copied, and its one row of logits serves
-all children. There is no barrier: answers to one thought grow beside thoughts that are still open.
-"""
+A finished row leaves at once; a row that forks is fed its last token once, its cache is copied, and its one row of
+logits serves all children. There is no barrier: answers to one thought grow beside thoughts that are still open.
 
-# R live rows, B prompts, V vocabulary
+A row that calls a tool leaves too, and its keys and values are parked; when the call comes back its observation is fed
+in one pass, with others that came back, and the row joins those that live. Trees whose policy branches off earlier
+points stay parked until it is done with them.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +17,23 @@ from functools import partial
 import torch
 
 from trainer.engines.batch_forward import BatchForward
+from trainer.engines.calls import Calls
+from trainer.engines.growth import Growth
 from trainer.engines.live_rows import LiveRows
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
 from trainer.policies.segment import Policy
 from trainer.tree import PROMPT, Node, Tree
 
-COUNTS = ("prompt_tokens", "generated_tokens", "steps", "recomputed_tokens")
+COUNTS = (
+    "prompt_tokens",
+    "generated_tokens",
+    "observation_tokens",
+    "recomputed_tokens",
+    "steps",
+    "calls",
+    "forks",
+)
 
 
 class TransformersEngine:
@@ -36,11 +47,14 @@ class TransformersEngine:
         eos_ids: tokens that end a rollout; they are kept in the node.
         forbidden_ids: tokens never sampled.
         max_prompts: the most prompts that grow together; None: all.
+        max_calls: the most calls of a policy that run at a time.
         progress: called after each step with the number of tokens sampled so far in this `grow`.
 
     Attributes:
-        stats: counts of the last `grow`: prompt_tokens, generated_tokens (a shared one once), steps (forward passes
-            after the prefill), recomputed_tokens (tokens fed to the model more than once; always 0).
+        stats: counts of the last `grow`: prompt_tokens, generated_tokens (sampled; a shared one once),
+            observation_tokens, recomputed_tokens (tokens fed to the model more than once: one for a branch inside a
+            node, else 0), steps (forward passes after the prefill), calls, forks (splits and branches that a policy
+            made beside what follows a node).
     """
 
     def __init__(
@@ -52,6 +66,7 @@ class TransformersEngine:
         eos_ids: list[int],
         forbidden_ids: list[int],
         max_prompts: int | None = None,
+        max_calls: int = 16,
         progress: Callable[[int], None] | None = None,
     ):
         assert eos_ids and not set(eos_ids) & set(forbidden_ids), (eos_ids, forbidden_ids)
@@ -59,7 +74,7 @@ class TransformersEngine:
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.module, self.tokenizer, self.eos_ids = module, tokenizer, list(eos_ids)
         self.sampling, self.sampler = sampling, Sampler(sampling, forbidden_ids)
-        self.max_prompts, self.progress = max_prompts, progress
+        self.max_prompts, self.max_calls, self.progress = max_prompts, max_calls, progress
         self.stats = dict.fromkeys(COUNTS, 0)
 
     @torch.no_grad()
@@ -71,7 +86,8 @@ class TransformersEngine:
             policy: where to fork.
             prompt_ids: names of the trees.
 
-        Draws from torch's default generator: the same seed gives the same trees.
+        Draws from torch's default generator: the same seed gives the same trees, also with calls, which come back at
+        fixed points and not as soon as they can (see `Calls`).
         """
         assert not self.model.training, "rollouts want eval mode: train mode has dropout and may switch the cache off"
         self.stats = dict.fromkeys(COUNTS, 0)
@@ -91,32 +107,20 @@ class TransformersEngine:
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher, vocab_size, device)
         forward = BatchForward(self.model, self.module, prompts, self._pad_id())
-
-        logits = forward.prefill()
+        with Calls(self.max_calls, self.eos_ids[0]) as calls:
+            Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress).run()
         self.stats["prompt_tokens"] += forward.prompt_tokens
-        while True:
-            sources = rows.fork()
-            if sources is not None:
-                forward.select(sources, rows.prompts)
-                logits = logits[torch.tensor(sources, device=device)]
-            rows.append(*self.sampler(logits, self._history(forward, rows)))
-            self.stats["generated_tokens"] += len(rows)
-            if self.progress is not None:
-                self.progress(self.stats["generated_tokens"])
-            sources = rows.finish(policy)
-            if not rows:
-                break
-            if sources is not None:
-                forward.select(sources, rows.prompts)
-            logits = forward.step(rows.newest, depth=rows.columns - 1)
-            self.stats["steps"] += 1
-
-        # The last token of a leaf is sampled but never fed.
-        fed_once = sum(tree.unique_tokens() - len(tree.leaves()) for tree in trees)
-        self.stats["recomputed_tokens"] += forward.fed_tokens - forward.prompt_tokens - fed_once
-
-    def _history(self, forward: BatchForward, rows: LiveRows) -> torch.Tensor | None:
-        return None if self.sampling.repetition_penalty == 1 else forward.history(rows.path)
+        self.stats["recomputed_tokens"] += forward.fed_tokens - forward.prompt_tokens - sum(map(fed_once, trees))
 
     def _pad_id(self) -> int:
         return self.eos_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
+
+
+def fed_once(tree: Tree) -> int:
+    """Tokens below the prompt that must be fed to a model to sample the tree: those that a sampled token follows."""
+    fed, followed = 0, [False] * len(tree.nodes)
+    for node, below in zip(reversed(tree.nodes), reversed(range(len(tree.nodes))), strict=True):
+        fed += len(node.token_ids) if followed[below] else max(len(node.token_ids) - 1, 0) * node.sampled
+        if node.parent != PROMPT:
+            followed[node.parent] |= node.sampled or followed[below]
+    return fed

@@ -1,0 +1,220 @@
+"""One batch of trees from its prompts to its leaves."""
+
+# R live rows, V vocabulary
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from trainer.engines.batch_forward import BatchForward
+from trainer.engines.calls import Arrival, Calls
+from trainer.engines.live_rows import Fork, LiveRows
+from trainer.engines.parked import Parked
+from trainer.engines.sampling import Sampler
+from trainer.policies.segment import Branch, Call, Policy, Segment
+from trainer.tree import Node, Tree
+
+
+class Growth:
+    """Samples, ends, forks, parks and brings back the rows of one batch.
+
+    Args:
+        forward, rows, calls, sampler: the parts, made for this batch.
+        policy: where to fork.
+        trees: one a prompt.
+        stats: the engine's counts, added to.
+        progress: called after each step with the tokens sampled so far.
+    """
+
+    def __init__(
+        self,
+        forward: BatchForward,
+        rows: LiveRows,
+        calls: Calls,
+        sampler: Sampler,
+        policy: Policy,
+        trees: list[Tree],
+        stats: dict[str, int],
+        progress: Callable[[int], None] | None,
+    ):
+        self.forward, self.rows, self.calls, self.sampler = forward, rows, calls, sampler
+        self.policy, self.trees, self.stats, self.progress = policy, trees, stats, progress
+        self.parked = Parked(forward, trees)
+        self.expands, self.splits = hasattr(policy, "expand"), hasattr(policy, "split")
+        self.entering: list[Fork] = []
+        self.steps = 0
+
+    def run(self) -> None:
+        """Grows until no row is left, no call is out and nothing is to be branched from."""
+        logits = self.forward.prefill()
+        while True:
+            logits = self._enter(logits)
+            if not self.rows:
+                break
+            logits, distinct = self._fork(logits)
+            self._sample(logits, distinct)
+            self._leave()
+            if self.rows:
+                logits = self.forward.step(self.rows.newest)
+                self.stats["steps"] += 1
+            self.steps += 1
+
+    def _fork(self, logits: Tensor) -> tuple[Tensor, list]:
+        """Gives the rows that wait their children; new logits (R, V), and the rows that draw distinct tokens."""
+        forking = self.rows.forking
+        if not forking:
+            return logits, []
+        if self.expands:
+            for index, fork in forking:
+                self.parked.keep_border(fork.prompt, fork.node, logits[index])
+        sources, distinct = self.rows.fork()
+        self.forward.select(sources)
+        return logits[torch.tensor(sources, device=logits.device)], distinct
+
+    def _sample(self, logits: Tensor, distinct: list) -> None:
+        """One token a row, and the forks that the policy wants before it."""
+        usual = self.sampler.sampling
+        history = None if usual.repetition_penalty == 1 else self.rows.history(self.forward.prompts)
+        temperature = self.rows.temperatures(usual.temperature)
+        tokens, logprobs, entropies = self.sampler(logits, history, temperature, distinct)
+        self.rows.append(tokens, logprobs, entropies)
+        if self.splits:
+            wanted = self.policy.candidates(entropies, logprobs).nonzero().flatten().tolist()
+            if wanted:
+                self._split(wanted, (logits, history, temperature), (tokens, logprobs, entropies))
+        self.stats["generated_tokens"] += len(self.rows)
+        if self.progress is not None:
+            self.progress(self.stats["generated_tokens"])
+
+    def _split(self, wanted: list[int], drawn_from: tuple, drawn: tuple) -> None:
+        """Asks about each wanted row, the higher entropy first; siblings draw from what the row drew from."""
+        tokens, logprobs, entropies = (values.tolist() for values in drawn)
+        sources, figures = list(range(len(self.rows))), []
+        for index in sorted(wanted, key=lambda index: -entropies[index]):
+            row = self.rows.rows[index]
+            grown, tree = self.rows.grown(index), self.trees[row.prompt]
+            fork = self.policy.split(tree, row.node, grown, entropies[index], logprobs[index])
+            if fork is None:
+                continue
+            self.stats["forks"] += 1
+            new = self.rows.split(index, fork.count)
+            sources += [index] * len(new)
+            logits, *others = (None if values is None else values[[index] * len(new)] for values in drawn_from)
+            distinct = [(list(range(len(new))), [tokens[index]])] if fork.distinct else []
+            figures.append(self.sampler(logits, *others, distinct))
+            if self.expands and len(grown) > 1:
+                self.parked.keep_border(row.prompt, row.node, logits[0])
+        if figures:
+            new = list(range(len(tokens), len(sources)))
+            self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*figures, strict=True)))
+            self.forward.select(sources)
+
+    def _leave(self) -> None:
+        """Ends what ended with the last token: children, a call, or a leaf."""
+        left = self.rows.finish(self.policy)
+        if not left:
+            return
+        for row in left:
+            if row.call is not None or self.expands:
+                self.parked.keep(row.row, row.prompt, row.node)
+            if row.call is not None:
+                self._call(row.prompt, row.node, row.call)
+        self.forward.select(self.rows.drop(left))
+        self._ended({row.prompt for row in left})
+
+    def _call(self, prompt: int, node: int, call: Call) -> None:
+        self.stats["calls"] += 1
+        self.calls.submit(prompt, node, call, self.steps)
+
+    def _ended(self, prompts: set[int]) -> None:
+        """Asks for more of those trees that have nothing live, out or entering any more."""
+        busy = self.rows.prompts | self.calls.prompts | {fork.prompt for fork in self.entering}
+        for prompt in sorted(prompts - busy):
+            branches = self.policy.expand(self.trees[prompt]) if self.expands else []
+            if branches:
+                self.stats["forks"] += len(branches)
+                self.entering += self._branch(prompt, branches)
+            else:
+                self.parked.free(prompt)
+
+    def _branch(self, prompt: int, branches: list[Branch]) -> list[Fork]:
+        """Makes the nodes end where branches begin; those of one node from the front, since its tail keeps its end."""
+        tails: dict[int, int] = {}
+        forks = {}
+        order = sorted(range(len(branches)), key=lambda i: (branches[i].node, branches[i].at or float("inf")))
+        for i in order:
+            node, taken = self._border(prompt, branches[i], tails), ()
+            if branches[i].at is not None:
+                taken = tuple(child.token_ids[0] for child in self.trees[prompt].nodes if child.parent == node)
+            forks[i] = Fork(prompt, node, branches[i].segment, taken)
+        return [forks[i] for i in range(len(branches))]
+
+    def _border(self, prompt: int, branch: Branch, tails: dict[int, int]) -> int:
+        """The node that ends where a branch begins, split off if need be; `tails`: what was split in this round."""
+        tree, node, at = self.trees[prompt], branch.node, branch.at
+        while node in tails and (at is None or at > len(tree.nodes[node].token_ids)):
+            at = None if at is None else at - len(tree.nodes[node].token_ids)
+            node = tails[node]
+        if at is not None and at < len(tree.nodes[node].token_ids):
+            tails[node] = tree.split(node, at)
+            self.parked.split(prompt, node, tails[node], at)
+        return node
+
+    def _enter(self, logits: Tensor) -> Tensor:
+        """Brings in what came back and what is branched from; logits (R, V) of all rows then live."""
+        while True:
+            arrivals = self.calls.arrivals(self.steps, idle=not (self.rows or self.entering))
+            for arrival in arrivals:
+                self._observe(arrival)
+            self._ended({arrival.prompt for arrival in arrivals})
+            if self.rows or self.entering or not self.calls:
+                break
+        forks, self.entering = self.entering, []
+        if not forks:
+            return logits
+        after = self._feed(forks)
+        self.forward.enter(
+            [self.parked.row(fork.prompt, fork.node) for fork in forks],
+            [self.parked.next_position(fork.prompt, fork.node) for fork in forks],
+        )
+        self.rows.enter(forks)
+        return torch.cat([logits[: len(self.rows) - len(forks)], torch.stack(after)])
+
+    def _observe(self, arrival: Arrival) -> None:
+        """Adds what came back as a node and asks the policy what follows."""
+        tree, observed = self.trees[arrival.prompt], arrival.observed
+        parent = tree.nodes[arrival.node]
+        node = tree.add(
+            Node(
+                arrival.node,
+                "observation",
+                list(observed.token_ids),
+                sampled=False,
+                status=observed.status,
+                group=parent.group,
+                media=observed.media,
+                extra=observed.extra,
+            )
+        )
+        self.stats["observation_tokens"] += len(observed.token_ids)
+        following = None if observed.status == "failed" else self.policy.next(tree, node, "observed")
+        if isinstance(following, Segment):
+            self.entering.append(Fork(arrival.prompt, node, following))
+        elif isinstance(following, Call):
+            self._call(arrival.prompt, node, following)
+
+    def _feed(self, forks: list[Fork]) -> list[Tensor]:
+        """The logits (V,) after each fork's node; what is not known is computed in one pass."""
+        places = list(dict.fromkeys((fork.prompt, fork.node) for fork in forks))
+        known = {place: self.parked.border(*place) for place in places}
+        missing = [place for place in places if known[place] is None]
+        if missing:
+            states, logits = self.forward.extend([self.parked.unfed(*place) for place in missing])
+            self.stats["steps"] += 1
+            for place, new, after in zip(missing, states, logits, strict=True):
+                self.parked.fed(*place, new)
+                known[place] = after
+        return [known[fork.prompt, fork.node] for fork in forks]

@@ -1,0 +1,114 @@
+"""The keys and values of rows that are not live: those that wait for a call, and those that may be branched from."""
+
+# n tokens, F features of a slot's keys and values, V vocabulary
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from trainer.engines.batch_forward import BatchForward, Unfed
+from trainer.tree import PROMPT, Node, Tree
+
+
+class Parked:
+    """Keys and values of the trees of a batch, each token's once, whatever number of rows it is part of.
+
+    A tree takes as much memory here as one row with all of its tokens, beside the rows that are live; `free` gives it
+    back. For a model of 36 layers with 2 key-value heads of 128 in bfloat16 that is 36 KiB a token; the logits of a
+    border are another 300 KB for a vocabulary of 150 k.
+
+    Args:
+        forward: holds the live rows.
+        trees: one a prompt of `forward`.
+    """
+
+    def __init__(self, forward: BatchForward, trees: list[Tree]):
+        self.forward, self.prompts, self.trees = forward, forward.prompts, trees
+        # By prompt, then by node (PROMPT among them): the states (n, F) of its first tokens, in pieces.
+        self._states: list[dict[int, list[Tensor]]] = [{} for _ in trees]
+        self._borders: list[dict[int, Tensor]] = [{} for _ in trees]
+
+    def keep(self, row: int, prompt: int, node: int) -> None:
+        """Keeps what live row `row` holds: everything down to `node`, whose last token was not fed."""
+        states, end = self._states[prompt], self.forward.length
+        count = self._count(prompt, node) - 1
+        while self._held(prompt, node) != count:
+            states[node] = [self.forward.take(row, end - count, end)]
+            end -= count
+            if node == PROMPT:
+                assert end == self.forward.pads[row], "a row holds other tokens than its path"
+                return
+            node = self.trees[prompt].nodes[node].parent
+            count = self._count(prompt, node)
+
+    def keep_border(self, prompt: int, node: int, logits: Tensor) -> None:
+        """Keeps the logits (V,) after the last token of a node."""
+        self._borders[prompt][node] = logits.clone()
+
+    def border(self, prompt: int, node: int) -> Tensor | None:
+        """The logits (V,) after a node's last token, None where they are not kept."""
+        return self._borders[prompt].get(node)
+
+    def split(self, prompt: int, node: int, tail: int, at: int) -> None:
+        """Follows a node that gave all but its first `at` tokens to its new child `tail`."""
+        whole = torch.cat(self._states[prompt][node])
+        self._states[prompt][node], self._states[prompt][tail] = [whole[:at]], [whole[at:]]
+
+    def unfed(self, prompt: int, node: int) -> Unfed:
+        """The tokens down to `node` whose states are not here yet; the last one again if all of them are."""
+        nodes = self._nodes(prompt, node)
+        states, ids = self.row(prompt, node), [token for below in nodes for token in below.token_ids]
+        above = len(self.prompts[prompt].ids)
+        held = min(len(states) - above, len(ids) - 1)
+        assert held >= 0, "a prompt's end is branched from by its logits"
+        media, depth = [], 0
+        for below in nodes:
+            if below.media is not None and depth >= held:
+                media.append(below.media)
+            depth += len(below.token_ids)
+        return Unfed(states[: above + held], ids[held:], self._positions(prompt, nodes)[..., held:], media)
+
+    def fed(self, prompt: int, node: int, states: Tensor) -> None:
+        """Keeps the states (m, F) of the tokens that `unfed` named, where they are new."""
+        while missing := self._count(prompt, node) - (self._held(prompt, node) or 0):
+            states, new = states.split([len(states) - missing, missing])
+            self._states[prompt].setdefault(node, []).append(new)
+            node = self.trees[prompt].nodes[node].parent
+
+    def row(self, prompt: int, node: int) -> Tensor:
+        """The states (n, F) of prompt and path down to `node`, as far as they are here."""
+        path = [PROMPT, *self.trees[prompt].path(node)]
+        return torch.cat([states for i in path for states in self._states[prompt].get(i, ())])
+
+    def next_position(self, prompt: int, node: int) -> int:
+        """The position of a token that follows `node`."""
+        return self.prompts[prompt].next_position + sum(map(_advance, self._nodes(prompt, node)))
+
+    def free(self, prompt: int) -> None:
+        """Forgets a tree."""
+        self._states[prompt], self._borders[prompt] = {}, {}
+
+    def _nodes(self, prompt: int, node: int) -> list[Node]:
+        return [self.trees[prompt].nodes[i] for i in self.trees[prompt].path(node)]
+
+    def _count(self, prompt: int, node: int) -> int:
+        return len(self.prompts[prompt].ids if node == PROMPT else self.trees[prompt].nodes[node].token_ids)
+
+    def _held(self, prompt: int, node: int) -> int | None:
+        states = self._states[prompt].get(node)
+        return None if states is None else sum(map(len, states))
+
+    def _positions(self, prompt: int, nodes: list[Node]) -> Tensor:
+        """Positions of the tokens of a path, (n,) or (3, n); an observation with pictures brings its own, shifted."""
+        start, axes, positions = self.prompts[prompt].next_position, self.forward.axes, []
+        for node in nodes:
+            own = torch.arange(len(node.token_ids)) if node.media is None else node.media.position_ids
+            positions.append((own + start).expand(*axes, -1))
+            start += _advance(node)
+        return torch.cat(positions, dim=-1)
+
+
+def _advance(node: Node) -> int:
+    """Positions a node takes; a picture takes fewer than it has tokens."""
+    return len(node.token_ids) if node.media is None else node.media.next_position
