@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ import numpy as np
 import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
+from trainer.idle_media import KINDS, add_row, add_to_plan, idle_prompt, kinds_in, missing
 from trainer.packing import Plan, build_plans, completion_offsets, packed_forward
 from trainer.rollout import Rollout
 from trainer.tree_attention import use_tree_attention
@@ -31,6 +33,7 @@ class RowForward:
         max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
         largest: the largest of a number over all processes. Where rows are cut, every process then makes as many
             forward passes: a process with fewer would leave the others waiting (DDP and ZeRO talk in each).
+        processes: of the run; with several, all have the same kinds of media in every pass (`idle_media`).
 
     Raises:
         ValueError: "on" with an attention implementation that cannot take a tree mask.
@@ -43,8 +46,9 @@ class RowForward:
         prefix_sharing: str,
         max_slots: int | None,
         largest: Callable[[int], int] = lambda count: count,
+        processes: int = 1,
     ):
-        self.module, self.max_slots, self.largest = module, max_slots, largest
+        self.module, self.max_slots, self.largest, self.processes = module, max_slots, largest, processes
         self.sharing = prefix_sharing != "off"
         if self.sharing:
             try:
@@ -55,6 +59,7 @@ class RowForward:
                 warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
                 self.sharing = False
         self._rollout: Rollout | None = None
+        self._idle: dict[str, EncodedPrompt] = {}
         self._plans: dict[tuple[int, ...], list[Plan]] = {}
 
     def start(self, rollout: Rollout) -> None:
@@ -68,7 +73,10 @@ class RowForward:
             sampled = (token for node in tree.nodes if node.media is None for token in node.token_ids)
             name = f"record {tree.prompt_id!r} with its completions"
             self.module.check_media([*prompt.ids, *sampled], prompt.media, name)
-        self._rollout, self._plans = rollout, {}
+        self._rollout, self._plans, self._idle = rollout, {}, {}
+        if self.processes > 1:
+            wanted = [kind for kind, there in zip(KINDS, kinds_in(rollout), strict=True) if self.largest(int(there))]
+            self._idle = {kind: idle_prompt(self.module, kind) for kind in wanted}
 
     def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
         """(B, T) log-probs and entropies of the given rows; `input_ids`, `attention_mask` (B, P+T), T = `width`."""
@@ -80,7 +88,12 @@ class RowForward:
         """The same, one row a leaf."""
         prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
         observations = [self._rollout.observations(row) for row in rows]
-        return dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
+        idle = missing([*prompts, *(seen for found in observations for _, seen in found)], self._idle)
+        for prompt in idle:
+            input_ids, attention_mask = add_row(prompt, input_ids, attention_mask, width)
+        batch = ([*prompts, *idle], input_ids, attention_mask, width, [*observations, *[()] * len(idle)])
+        logps, entropies = dense_forward(model, self.module, *batch)
+        return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
     def check(self, model, rows: list[int], input_ids, attention_mask, width: int, enforce: bool) -> float:
         """Largest |packed - dense| log-prob of the rows; RuntimeError above the bound, unless only reported."""
@@ -96,6 +109,13 @@ class RowForward:
             )
         return gap
 
+    def slots(self, rows: list[int]) -> int:
+        """Token slots the pass over these rows takes (of its largest part, where they are cut)."""
+        if tuple(rows) in self._plans:
+            return max(plan.slots for plan in self._plans[tuple(rows)])
+        lengths = [len(self._rollout.prompts[self._rollout.row_tree[r]].ids) for r in rows]
+        return sum(lengths) + sum(len(self._rollout.completion(row)) for row in rows)
+
     def _plan(self, rows: tuple[int, ...], width: int, device) -> list[Plan]:
         if rows not in self._plans:
             trees = sorted({self._rollout.row_tree[row] for row in rows})
@@ -108,6 +128,7 @@ class RowForward:
                 device,
                 [self._rollout.observations(row) for row in rows],
             )
+            plans = [functools.reduce(add_to_plan, missing(plan.prompts, self._idle), plan) for plan in plans]
             if self.max_slots is not None:
                 plans += [_idle(plans)] * (self.largest(len(plans)) - len(plans))
             self._plans[rows] = plans

@@ -18,16 +18,21 @@ from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from model.reward_func import checked_rewards
 from trainer.arguments import check_arguments
+from trainer.checkpoints import WholeCheckpoints
 from trainer.evaluation import predict, summarise
+from trainer.evaluation_bar import EvaluationBar
+from trainer.faults import GradientCheck, StepFaults
 from trainer.forward import RowForward
 from trainer.generation import TreeGeneration
 from trainer.objective import TreeObjective
-from trainer.progress import LayoutCheck, ShortProgress
+from trainer.progress import LayoutCheck, RolloutBar, ShortProgress
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
+from trainer.run_log import RunLog
+from trainer.stopping import StopOnSignal
 
 
-class GRPOMATrainer(TreeGeneration, TreeObjective, GRPOTrainer):
+class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective, GRPOTrainer):
     """GRPO on rollout trees: K thoughts x M answers a prompt with dual advantages (grpo_ma), or G chains (grpo).
 
     Args:
@@ -71,8 +76,10 @@ class GRPOMATrainer(TreeGeneration, TreeObjective, GRPOTrainer):
         self._memo = None
         self._sampler_gap: list[tuple[float, float]] = []  # of the previous generation, logged with the next
         self._sharing_checked = False
+        self._rollout_bar = RolloutBar(shown=args.process_index == 0 and not args.disable_tqdm)
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.forward = RowForward(self.module, bare, args.prefix_sharing, args.max_slots, self._largest)
+        processes = (self._largest, args.world_size)
+        self.forward = RowForward(self.module, bare, args.prefix_sharing, args.max_slots, *processes)
         limits = (args.max_slots if self.forward.sharing else None, args.max_completion_length)
         prompt_rules = (args.max_prompt_length, args.on_long_prompt, args.on_bad_media)
         self.encoder = PromptEncoder(self.module, *prompt_rules, *limits)
@@ -80,7 +87,7 @@ class GRPOMATrainer(TreeGeneration, TreeObjective, GRPOTrainer):
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
                 model=model,
-                reward_funcs=checked_rewards(reward_funcs),
+                reward_funcs=checked_rewards(reward_funcs, args.reward_timeout),
                 args=args,
                 train_dataset=train_dataset,
                 eval_dataset=eval_dataset,
@@ -89,10 +96,13 @@ class GRPOMATrainer(TreeGeneration, TreeObjective, GRPOTrainer):
                 **kwargs,
             )
         self.eos_token_ids = sorted({*self.eos_token_ids, *self.module.eos_token_ids(self.processing_class)})
-        self.add_callback(LayoutCheck(self))
+        self.stopping = StopOnSignal(self)
+        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping):
+            self.add_callback(callback)
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
             self.add_callback(ShortProgress())
+        self.add_callback(RunLog())
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Greedy completions of the evaluation rows, scored by each task's own metrics: what scripts/eval/eval.py does.
@@ -101,16 +111,19 @@ class GRPOMATrainer(TreeGeneration, TreeObjective, GRPOTrainer):
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        with self._generating(temperature=0.0) as engine:
+        rows = [dataset[i] for i in range(rank, len(dataset), world)]
+        shown = self.accelerator.is_main_process and not self.args.disable_tqdm
+        with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
             predictions = predict(
                 engine,
                 self.module,
-                [dataset[i] for i in range(rank, len(dataset), world)],
+                rows,
                 self.tasks,
                 max_new_tokens=self.args.max_completion_length,
                 batch_size=self.args.per_device_eval_batch_size,
                 thought_end=self.args.thought_end,
                 on_bad_media=self.args.on_bad_media,
+                progress=bar,
             )
         summary = summarise(gather_object(predictions), self.tasks)
         metrics = {
