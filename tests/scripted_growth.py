@@ -1,0 +1,117 @@
+"""A few lines of engine for policies that fork: grows trees by the contract of trainer/policies/segment.py."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from trainer.policies.segment import Segment
+from trainer.tree import PROMPT, Node, Tree
+
+EOS = 0
+
+
+@dataclass(eq=False)
+class Row:
+    tree: Tree
+    node: int
+    room: int
+    token_ids: list[int] = field(default_factory=list)
+    figures: list[tuple[float, float]] = field(default_factory=list)  # log-probability and entropy of each
+    taken: list[int] | None = None  # first tokens of its siblings, if they must differ
+
+
+class ScriptedEngine:
+    """Samples from `distribution(path) -> {token: probability}`, where path is the completion so far, a tuple."""
+
+    def __init__(self, distribution, seed: int = 0):
+        self.distribution, self.random = distribution, random.Random(seed)
+        self.generated = self.fed_again = 0
+
+    def grow(self, policy, prompt_ids) -> list[Tree]:
+        self.policy = policy
+        return [self._grow(Tree(prompt_id)) for prompt_id in prompt_ids]
+
+    def _grow(self, tree: Tree) -> Tree:
+        rows = self._children(tree, PROMPT, self.policy.start())
+        while rows:
+            for row in rows:
+                self._draw(row)
+            rows += self._split(rows)
+            left = []
+            for row in rows:
+                ended = "eos" if row.token_ids[-1] == EOS else "length" if len(row.token_ids) == row.room else None
+                if ended is None:
+                    left.append(row)
+                else:
+                    self._close(row, "length" if ended == "length" else "ok")
+                    assert self.policy.next(tree, row.node, ended) is None
+            rows = left or [row for branch in self.policy.expand(tree) for row in self._branch(tree, branch)]
+        return tree
+
+    def _children(self, tree: Tree, parent: int, segment: Segment) -> list[Row]:
+        roots = sum(node.parent == PROMPT for node in tree.nodes)
+        groups = [tree.nodes[parent].group] * segment.count if parent != PROMPT else range(roots, roots + segment.count)
+        groups = groups if segment.group is None else [segment.group] * segment.count
+        nodes = [tree.add(Node(parent, segment.kind, group=group)) for group in groups]
+        return [Row(tree, node, segment.max_tokens) for node in nodes]
+
+    def _draw(self, row: Row) -> None:
+        weights = self.distribution((*row.tree.tokens(row.tree.nodes[row.node].parent), *row.token_ids))
+        taken = row.taken if row.taken is not None and not row.token_ids else []
+        left = {token: p for token, p in weights.items() if token not in taken and p > 0} or weights
+        token = self.random.choices(list(left), list(left.values()))[0]
+        taken.append(token)
+        row.token_ids.append(token)
+        row.figures.append((math.log(weights[token]), -sum(p * math.log(p) for p in weights.values() if p > 0)))
+        self.generated += 1
+
+    def _split(self, rows: list[Row]) -> list[Row]:
+        logprobs, entropies = np.array([row.figures[-1] for row in rows]).T
+        children = []
+        asked = self.policy.candidates(entropies, logprobs)
+        for i in np.argsort(-entropies, kind="stable"):
+            row = rows[i]
+            if asked[i] and (split := self._ask(row, entropies[i], logprobs[i])):
+                assert len(row.token_ids) > 1
+                children += self._fork(row, split)
+        return children
+
+    def _ask(self, row: Row, entropy: float, logprob: float):
+        return self.policy.split(row.tree, row.node, row.token_ids, entropy, logprob)
+
+    def _fork(self, row: Row, split) -> list[Row]:
+        token, figures = row.token_ids.pop(), row.figures.pop()
+        self._close(row, "ok")
+        segment = Segment("segment", split.count, row.room - len(row.token_ids))
+        first, *others = self._children(row.tree, row.node, segment)
+        row.node, row.room, row.token_ids, row.figures = first.node, first.room, [token], [figures]
+        taken = [token]
+        for other in others:
+            other.taken = taken if split.distinct else None
+            self._draw(other)
+        return others
+
+    def _branch(self, tree: Tree, branch) -> list[Row]:
+        taken = []
+        if branch.at is not None:
+            head = tree.nodes[branch.node]
+            assert branch.node in tree.leaves() and 0 < branch.at < len(head.token_ids)
+            tail = [values[branch.at :] for values in (head.token_ids, head.logprobs, head.entropies)]
+            tree.add(Node(branch.node, head.kind, *tail[:1], True, *tail[1:], status=head.status, group=head.group))
+            for values in (head.token_ids, head.logprobs, head.entropies):
+                del values[branch.at :]
+            head.status, taken = "ok", [tail[0][0]]
+            self.fed_again += 1
+        rows = self._children(tree, branch.node, branch.segment)
+        for row in rows:
+            row.taken = taken if branch.segment.distinct else None
+        return rows
+
+    def _close(self, row: Row, status: str) -> None:
+        node = row.tree.nodes[row.node]
+        node.token_ids, node.status = list(row.token_ids), status
+        node.logprobs, node.entropies = ([figures[k] for figures in row.figures] for k in (0, 1))
