@@ -105,7 +105,7 @@ def test_a_process_with_fewer_cuts_makes_up_for_them_without_changing_anything()
     module, model = tiny_vlm()
     prompts, row_prompt, completions = mixed_case()
     rollout = Rollout(prompts, [], row_prompt, [])
-    rollout.completion = lambda row: completions[row]
+    rollout.completion, rollout.observations = lambda row: completions[row], lambda row: []
     longest = max(len(prompts[p].ids) + len(row) for p, row in zip(row_prompt, completions, strict=True))
     forward = RowForward(module, model, "on", max_slots=longest, largest=lambda count: count + 2)
     forward.start(rollout)
