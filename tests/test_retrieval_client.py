@@ -1,5 +1,6 @@
 """The client of a search server: every fault has a kind, nothing outlives its time limit, nothing is paid for twice."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -330,6 +331,16 @@ def test_a_claim_that_is_never_given_back_costs_patience_only(server, tmp_path, 
     here = retriever._here()
     monkeypatch.setattr(here.cache, "_claim", lambda place: False)
     assert len(retriever.search(["cat"], 2)[0]) == 2
+
+
+def test_a_disk_without_locks_costs_the_claims_only(server, tmp_path, monkeypatch):
+    def refuse(*arguments):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    retriever = HttpRetriever(server.url, cache=tmp_path / "cache.sqlite")
+    monkeypatch.setattr("task.retrieval.cache.fcntl.lockf", refuse)
+    assert len(retriever.search(["cat"], 2)[0]) == 2
+    assert retriever.search(["cat"], 2) and retriever.paid == 1
 
 
 def test_a_cache_that_cannot_be_used(tmp_path):

@@ -16,7 +16,8 @@ from task.retrieval.passages import Passage, check_search
 from task.runners.optional import need
 
 FORM = 1  # of the index folder
-BATCH = 64
+BATCH = 64  # texts of one pass
+WINDOW = 16 * BATCH  # documents read before their texts are sorted by length
 LONGEST = 512  # tokens of a text that are encoded
 INPUTS = ("*.safetensors", "*.bin", "config.json", "tokenizer.json", "vocab.txt")  # files that decide the vectors
 
@@ -65,7 +66,7 @@ class DenseRetriever:
         for position, document in tqdm(read_documents(file), unit="document", desc="encoding"):
             positions.append(position)
             texts.append(f"{prefix}{document['title']}\n{document['text']}")
-            if len(texts) == BATCH:
+            if len(texts) == WINDOW:
                 index.add(self._encode(texts))
                 texts = []
         if texts:
@@ -75,21 +76,22 @@ class DenseRetriever:
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]):
-        """(B, D) float32 array of unit vectors."""
-        vectors = []
-        for start in range(0, len(texts), BATCH):
-            batch = self._tokenizer(
-                texts[start : start + BATCH],
-                padding=True,
-                truncation=True,
-                max_length=self._longest,
-                return_tensors="pt",
-            ).to(self._device)
-            hidden = self._model(**batch).last_hidden_state  # (B, T, D)
-            mask = batch["attention_mask"][..., None]
-            mean = (hidden * mask).sum(1) / mask.sum(1)
-            vectors.append(torch.nn.functional.normalize(mean, dim=-1))
-        return torch.cat(vectors).float().cpu().numpy()
+        """(B, D) float32 array of unit vectors; texts of like length go together, for padding costs as much as words."""
+        order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
+        vectors = torch.empty(len(texts), self._model.config.hidden_size)
+        for start in range(0, len(order), BATCH):
+            places = order[start : start + BATCH]
+            vectors[places] = self._encode_batch([texts[place] for place in places]).float().cpu()
+        return vectors.numpy()
+
+    def _encode_batch(self, texts: list[str]):
+        batch = self._tokenizer(texts, padding=True, truncation=True, max_length=self._longest, return_tensors="pt").to(
+            self._device
+        )
+        hidden = self._model(**batch).last_hidden_state  # (B, T, D)
+        mask = batch["attention_mask"][..., None]
+        mean = (hidden * mask).sum(1) / mask.sum(1)
+        return torch.nn.functional.normalize(mean, dim=-1)
 
 
 def _load(encoder: Path, device: str):

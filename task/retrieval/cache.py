@@ -5,6 +5,7 @@ whose locks work; delete it when the server's corpus changes, for it knows the s
 """
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -83,7 +84,8 @@ class SearchCache:
             yield
         finally:
             for place in held:
-                fcntl.lockf(self._claims, fcntl.LOCK_UN, 1, place)
+                with contextlib.suppress(OSError):
+                    fcntl.lockf(self._claims, fcntl.LOCK_UN, 1, place)
 
     def _place(self, query: str, top_k: int) -> int:
         """The byte of the lock file that stands for a question; the file itself stays empty."""
@@ -92,8 +94,8 @@ class SearchCache:
     def _claim(self, place: int) -> bool:
         try:
             fcntl.lockf(self._claims, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, place)
-        except (BlockingIOError, PermissionError):  # either says that another process holds it
-            return False
+        except OSError as error:  # either number says that another process holds it; a disk without locks says others
+            return error.errno not in (errno.EAGAIN, errno.EACCES)
         return True
 
     @contextlib.contextmanager
