@@ -11,7 +11,7 @@ from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from model.vlm_module import EncodedPrompt
 from task.task_loader import Task, load_tasks
-from trainer.evaluation import predict, predict_windows, summarise
+from trainer.evaluation import predict, predict_batches, summarise
 from trainer.tree import PROMPT, Node, Tree
 
 
@@ -93,13 +93,14 @@ def test_order_is_the_inputs_though_batches_go_by_length():
     assert (sum(items for items, _ in seen), sum(tokens for _, tokens in seen)) == (20, 30)
 
 
-def test_windows_come_as_they_are_done():
+def test_batches_come_as_they_are_scored_with_their_places():
     tasks = {"sum": make_task()}
     engine = ScriptedEngine({})
-    windows = predict_windows(engine, LetterModule(), rows_from_records(records(20), tasks), tasks, **SETTINGS)
-    assert len(next(windows)) == 16
-    assert len(engine.batches) == 8
-    assert [p["id"] for p in next(windows)] == ["r16", "r17", "r18", "r19"]
+    batches = predict_batches(engine, LetterModule(), rows_from_records(records(20), tasks), tasks, **SETTINGS)
+    first = next(batches)
+    assert (len(first), len(engine.batches)) == (2, 1)
+    assert all(item["id"] == f"r{place}" for place, item in first.items())
+    assert sorted(place for batch in batches for place in batch) == sorted(set(range(20)) - set(first))
 
 
 def test_statuses_and_totals(tmp_path):
@@ -125,6 +126,8 @@ def test_statuses_and_totals(tmp_path):
         "n_parse_fail": 1,
         "n_length": 1,
         "n_load_error": 1,
+        "n_oom": 0,
+        "n_tool_error": 0,
     }
 
 

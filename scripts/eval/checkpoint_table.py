@@ -1,0 +1,80 @@
+"""The checkpoints of a run, and their metrics by step: as text, as a curve, as checkpoints.json."""
+
+import argparse
+import re
+from pathlib import Path
+
+from prediction_files import write_json
+
+WIDTH = 40  # characters of the longest bar
+
+
+def checkpoints_of(args: argparse.Namespace) -> dict[int | None, str | None]:
+    """{step: folder} of the checkpoints that --checkpoints names, by step; {None: None} without the flag.
+
+    Raises ValueError where there are none, or not the one that was asked for.
+    """
+    if not args.checkpoints:
+        return {None: None}
+    run = Path(args.adapter_path or args.model_name_or_path)
+    found = {}
+    for folder in run.glob("checkpoint-*") if run.is_dir() else ():
+        if match := re.fullmatch(r"checkpoint-([0-9]+)", folder.name):
+            found[int(match[1])] = str(folder)
+    if not found:
+        raise ValueError(
+            f"{run} holds no folder checkpoint-STEP: name the output_dir of a training run that saved some."
+        )
+    wanted = sorted(found) if "all" in args.checkpoints else sorted({int(step) for step in args.checkpoints})
+    for step in wanted:
+        if step not in found:
+            there = ", ".join(map(str, sorted(found)))
+            raise ValueError(f"--checkpoints {step}: {run} has no checkpoint-{step}, there are {there}.")
+    return {step: found[step] for step in wanted}
+
+
+def write_by_step(folder: Path, results: dict[int, dict]) -> None:
+    """checkpoints.json: {"steps": [{"step": , "metrics": , "intervals": }, ...]}."""
+    steps = [{"step": step} | {key: r[key] for key in ("metrics", "intervals")} for step, r in results.items()]
+    write_json(folder / "checkpoints.json", {"steps": steps})
+
+
+def metrics_table(results: dict[int | None, dict]) -> str:
+    """The metrics by task type: a row a metric, a column a checkpoint; one evaluation alone shows its intervals."""
+    lines = []
+    first = next(iter(results.values()))
+    for task_type in first["metrics"]:
+        of_steps = [result["metrics"].get(task_type, {}) for result in results.values()]
+        names = list(dict.fromkeys(name for metrics in of_steps for name in metrics))
+        lines.append(task_type)
+        if None not in results:
+            lines.append(f"  {'step':32}" + "".join(f"{step:>11}" for step in results))
+        for name in names:
+            line = f"  {name:32}" + "".join(_cell(metrics.get(name)) for metrics in of_steps)
+            interval = first["intervals"].get(task_type, {}).get(name)
+            if None in results and interval:
+                line += f"  [{interval[0]:.4f}, {interval[1]:.4f}]"
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def curves(results: dict[int, dict], metric: str = "accuracy") -> str:
+    """A metric by step as bars, from the lowest value to the highest, a block a task type."""
+    lines = []
+    for task_type in next(iter(results.values()))["metrics"]:
+        points = [(step, result["metrics"].get(task_type, {}).get(metric)) for step, result in results.items()]
+        points = [(step, value) for step, value in points if value is not None]
+        if not points:
+            continue
+        low, high = min(value for _, value in points), max(value for _, value in points)
+        lines.append(f"{task_type}, {metric} by step")
+        for step, value in points:
+            share = (value - low) / (high - low) if high > low else 1.0
+            lines.append(f"  {step:>8} {value:9.4f}  {'#' * max(1, round(share * WIDTH))}")
+    return "\n".join(lines)
+
+
+def _cell(value) -> str:
+    if value is None:
+        return f"{'':>11}"
+    return f"{value:11.4f}" if isinstance(value, float) else f"{value:>11}"

@@ -1,0 +1,98 @@
+"""The arguments of eval.py, and the fingerprint that tells one evaluation from another."""
+
+import argparse
+import hashlib
+import json
+from pathlib import Path
+
+from _root import locate
+
+from task.answer_parsing import thought_tags
+
+LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
+# What changes where and how fast predictions are made, and not what they are.
+NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes")
+LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
+
+
+def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
+    """eval.py's arguments, checked; `processes` is filled in by the caller. ValueError for what cannot be."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
+    )
+    add = parser.add_argument
+    add("--model_name_or_path", help="model to evaluate, or base of the adapter (default: the base the adapter names)")
+    add("--adapter_path", help="LoRA checkpoint folder")
+    add(
+        "--checkpoints",
+        nargs="+",
+        metavar="all|STEP",
+        help="evaluate the checkpoint-STEP folders in --adapter_path (or in --model_name_or_path, for whole models)",
+    )
+    add("--dataset", nargs="+", required=True, metavar="MANIFEST", help="one or more YAML manifests")
+    add("--image_root", help="folder that relative media paths start from (default: the manifest's data_root)")
+    add("--output_dir", required=True, help="folder for predictions.jsonl and metrics.json")
+    add("--overwrite", action="store_true", help="start anew, whatever output_dir holds of an evaluation")
+    add("--temperature", type=float, default=0.0, help="0 = greedy (default); above 0 samples")
+    add("--num_samples", type=int, default=1, help="completions a record, for pass@k and mean@k (default 1)")
+    add("--pass_threshold", type=float, default=1.0, help="accuracy from which a completion passes (default 1)")
+    add("--seed", type=int, default=42, help="seed of the sampling and of random:N selections (default 42)")
+    add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if memory ends")
+    add("--max_new_tokens", type=int, default=512, help="longest completion in tokens (default 512)")
+    add("--max_pixels", type=int, help="picture budget in pixels (default: the processor's)")
+    add("--min_pixels", type=int, help="smaller pictures are enlarged to this many pixels (default: the processor's)")
+    add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")
+    add("--attn_implementation", default="sdpa", help="sdpa (default), eager, flash_attention_2")
+    add("--thought_end", default="</think>", help="what closes a thought; as in training (default </think>)")
+    add("--limit", type=int, help="evaluate the first N records only")
+    add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count it as load_error and go on")
+    args = parser.parse_args(argv)
+    args.dataset = [locate(path) for path in args.dataset]
+    for name in ("model_name_or_path", "adapter_path"):
+        setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
+    _check(args)
+    if args.dtype is None:
+        import torch
+
+        args.dtype = "bfloat16" if torch.cuda.is_available() else "float32"
+    return args
+
+
+def _check(args: argparse.Namespace) -> None:
+    for name, least in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and not value >= least:
+            raise ValueError(f"--{name} {value}: it must be at least {least}.")
+    if args.num_samples > 1 and args.temperature == 0:
+        raise ValueError(
+            f"--num_samples {args.num_samples} needs --temperature above 0: greedy completions are all the same."
+        )
+    thought_tags(args.thought_end)
+    if args.model_name_or_path is None and args.adapter_path is None:
+        raise ValueError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
+    for step in args.checkpoints or ():
+        if step != "all" and not step.isdecimal():
+            raise ValueError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
+
+
+def settings_of(args: argparse.Namespace, rows) -> dict:
+    """What the predictions depend on, and a fingerprint: sha256 over settings, model files and rows.
+
+    Where completions are sampled, batch_size and the number of processes belong to it: they decide which records share
+    a batch, and the batch what is drawn.
+    """
+    kept = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
+    if args.temperature > 0:
+        kept |= {"batch_size": args.batch_size, "processes": args.processes}
+    # The threshold belongs to the metrics and not to the predictions, which are told apart by the fingerprint.
+    digest = hashlib.sha256(json.dumps(kept | {"pass_threshold": None}, sort_keys=True).encode())
+    for folder in (args.model_name_or_path, args.adapter_path):
+        for file in sorted(Path(folder).glob("*")) if folder and Path(folder).is_dir() else ():
+            if file.suffix in (".safetensors", ".bin", ".json", ".jinja"):
+                stat = file.stat()
+                large = stat.st_size > LARGE_FILE
+                content = f"{stat.st_size} {stat.st_mtime_ns}".encode() if large else file.read_bytes()
+                digest.update(file.name.encode() + hashlib.sha256(content).digest())
+    for record in rows["record"]:
+        digest.update(record.encode("utf-8", "surrogatepass"))
+    return kept | {"fingerprint": digest.hexdigest()}

@@ -1,0 +1,36 @@
+"""How far an evaluation is, how fast, and how long it will take."""
+
+from __future__ import annotations
+
+import time
+
+from tqdm import tqdm
+
+
+class EvaluationBar:
+    """A progress bar of records with tokens/s and the time left; call it with what `predict` reports.
+
+    Args:
+        total: records of this process.
+        done: how many of them an earlier run finished.
+        shown: False counts only.
+    """
+
+    def __init__(self, total: int, done: int = 0, shown: bool = True):
+        self.tokens, self.started = 0, time.monotonic()
+        self.bar = tqdm(total=total, initial=done, unit="record", desc="evaluation", disable=not shown, leave=False)
+
+    def __call__(self, records: int, tokens: int) -> None:
+        self.tokens += tokens
+        self.bar.set_postfix_str(f"{self.tokens / self.seconds:.0f} tokens/s", refresh=False)
+        self.bar.update(records)
+
+    @property
+    def seconds(self) -> float:
+        return max(time.monotonic() - self.started, 1e-9)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.bar.close()

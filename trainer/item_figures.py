@@ -1,0 +1,61 @@
+"""The figures of one prediction alone, for comparing items and for intervals over items; and pass@k."""
+
+from __future__ import annotations
+
+import math
+from statistics import fmean
+
+from task.task_loader import Task
+
+UNSCORED = ("load_error", "oom", "tool_error")  # statuses without scores: such an item is counted, and in no mean
+
+
+def samples_of(prediction: dict) -> list[dict]:
+    """Each completion of a record as a prediction of its own; those without scores are left out."""
+    shared = {name: value for name, value in prediction.items() if name != "samples"}
+    samples = [shared | sample for sample in prediction.get("samples") or [{}]]
+    return [sample for sample in samples if sample["status"] not in UNSCORED]
+
+
+def pass_at_k(samples: int, passed: int, k: int) -> float:
+    """The chance that k of the samples, drawn without replacement, hold one that passed (Chen et al., 2021, eq. 1).
+
+    Unbiased: 1 - C(n - c, k) / C(n, k), in whole numbers until the last division.
+
+    >>> pass_at_k(4, 1, 2)
+    0.5
+    """
+    assert 0 <= passed <= samples and 1 <= k <= samples, (samples, passed, k)
+    return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
+
+
+def item_figures(prediction: dict, task: Task | None, pass_threshold: float = 1.0) -> dict[str, float]:
+    """Every finite figure of one record: format, accuracy, its task's compute_metrics on it alone, and pass@k.
+
+    With several samples the figures are means over those that have one, and pass@k, for k in powers of two, is over
+    the samples with an accuracy; one passes if that is at least `pass_threshold`. {} for a record without scores.
+    """
+    samples = samples_of(prediction)
+    found: dict[str, list[float]] = {}
+    for sample in samples:
+        figures = {"accuracy": sample.get("accuracy"), "format": sample.get("format")}
+        if task is not None and task.compute_metrics is not None:
+            figures |= {k: v for k, v in task.compute_metrics([sample]).items() if k not in (*figures, "count")}
+        for name, value in figures.items():
+            if isinstance(value, int | float) and math.isfinite(value):
+                found.setdefault(name, []).append(float(value))
+    figures = {name: fmean(values) for name, values in found.items()}
+    return figures | pass_figures(prediction, pass_threshold)
+
+
+def pass_figures(prediction: dict, pass_threshold: float) -> dict[str, float]:
+    """{"pass@1": , "pass@2": , ..., "mean@n": } of a record with several samples; {} with one, or none scored."""
+    if "samples" not in prediction:
+        return {}
+    scores = [sample["accuracy"] for sample in samples_of(prediction) if sample["accuracy"] is not None]
+    if not scores:
+        return {}
+    passed = sum(score >= pass_threshold for score in scores)
+    powers = [2**i for i in range(len(scores).bit_length()) if 2**i <= len(scores)]
+    figures = {f"pass@{k}": pass_at_k(len(scores), passed, k) for k in powers}
+    return figures | {f"mean@{len(prediction['samples'])}": fmean(scores)}
