@@ -83,7 +83,7 @@ class TreeGeneration:
         rows = self._batch_rows[::leaves]
         encoded = [self.encoder.encode(row) for row in rows]
         ids = [record["id"] for record in self._batch_records]
-        with self._generating(self.temperature) as engine:
+        with self._generating(self.temperature) as engine, self._rollout_bar as engine.progress:
             trees = engine.grow(encoded, self._batch_policy, ids)
         prompts = [prompt or self.encoder.blank() for prompt in encoded]
         self._rollout = Rollout.of(prompts, trees, leaves, self.eos_token_ids[0])

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 
+from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 
@@ -20,15 +22,62 @@ SHOWN = {
 
 
 class ShortProgress(ProgressCallback):
-    """The progress bar with the few figures one watches; all others go to the log backends and trainer_state.json."""
+    """The progress bar with the few figures one watches; all others go to the log backends and log.jsonl.
+
+    It shows steps, the time left, and tokens/s (TRL's `num_tokens`: prompts and completions of all processes).
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._counted: tuple[float, float] | None = None  # time and num_tokens of the log entry before
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or self.training_bar is None or not logs:
             return
+        if "num_tokens" in logs:
+            now, tokens = time.monotonic(), logs["num_tokens"]
+            if self._counted is not None and now > self._counted[0]:
+                rate = (tokens - self._counted[1]) / (now - self._counted[0])
+                self.training_bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
+            self._counted = now, tokens
         figures = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
         evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
         if figures or evaluation:
             self.training_bar.write(f"step {state.global_step}: " + ", ".join(figures or evaluation))
+
+
+class RolloutBar:
+    """A bar under the training bar while a generation is sampled: tokens, tokens/s and the time left.
+
+    How many tokens there will be nobody knows: the generation before says how many to expect, the first has no bar's
+    end. It appears after `DELAY` seconds, so that quick generations do not flicker.
+
+    Attributes:
+        tokens, seconds: of the generation that was sampled last.
+    """
+
+    DELAY = 2.0
+
+    def __init__(self, shown: bool):
+        self.shown, self.tokens, self.seconds = shown, 0, 0.0
+        self._bar, self._started = None, 0.0
+
+    def __enter__(self):
+        expected = self.tokens or None
+        self._bar = tqdm(
+            total=expected, desc="rollouts", unit=" tokens", leave=False, delay=self.DELAY, disable=not self.shown
+        )
+        self.tokens, self._started = 0, time.monotonic()
+        return self
+
+    def __call__(self, tokens: int) -> None:
+        """`tokens`: sampled so far (the engine's `progress`)."""
+        self._bar.update(tokens - self.tokens)
+        self.tokens = tokens
+
+    def __exit__(self, *_):
+        self._bar.close()
+        self.seconds = time.monotonic() - self._started
 
 
 def warn_of_unclosed(share: float, args) -> None:
