@@ -61,13 +61,14 @@ class Point:
     def __init__(self, make: Callable[[], Any], parent=None, actions=(), results=(), environment=None):
         self.make, self.parent, self.actions, self.results = make, parent, actions, results
         self._environment, self._started = environment, environment is not None
-        self._lock = threading.Lock()
+        self._environment_lock = threading.Lock()  # apart, for a fork that hangs must hold up no one that only looks
+        self._taken_lock = threading.Lock()
         self._taken: dict[str, Future] = {}
 
     def act(self, actions: tuple[Action, ...], seconds: float) -> tuple[Taken, bool]:
         """(what the calls gave, whether they were made for this turn) within a time limit; raises ToolFailure."""
         key = json.dumps([[action.tool, action.arguments] for action in actions], sort_keys=True, default=str)
-        with self._lock:
+        with self._taken_lock:
             known = self._taken.get(key)
             future = known or self._taken.setdefault(key, Future())
         if known is not None:
@@ -78,7 +79,7 @@ class Point:
         try:
             taken = within(seconds, lambda: self._perform(actions))
         except BaseException as error:
-            with self._lock:
+            with self._taken_lock:
                 del self._taken[key]  # a failure is not kept: the next may be luckier
             future.set_exception(error)
             raise
@@ -92,7 +93,7 @@ class Point:
 
     def _own_environment(self) -> tuple[Any, int]:
         """(an environment in the state of this point that nobody else holds, how many calls were replayed for it)."""
-        with self._lock:
+        with self._environment_lock:
             if self.parent is None and not self._started:
                 self._environment, self._started = self.make(), True
             held = self._environment
@@ -159,8 +160,8 @@ def bound(tool: Callable, arguments: dict | str) -> dict:
         if len(parameters) != 1:
             raise TypeError(f"it takes {len(parameters)} arguments, and a tag holds one")
         (name,) = parameters
-        wanted = SIMPLE.get(parameters[name].annotation, str)
-        return {name: arguments if wanted is str else wanted(json.loads(arguments))}
+        text = SIMPLE.get(parameters[name].annotation, str) is str
+        arguments = {name: arguments if text else json.loads(arguments)}
     inspect.signature(tool).bind(**arguments)
     for name, value in arguments.items():
         wanted = SIMPLE.get(parameters[name].annotation) if name in parameters else None
