@@ -29,7 +29,7 @@ TARGET = 1e-5
 
 
 def measure(layout: str, cases: list[Case], folder: Path) -> dict[str, dict]:
-    """Case name -> what the worker saved: trained weights, and how far the largest of them moved."""
+    """Case name -> what the worker saved: weights before and after, and advantages."""
     import torch
 
     processes, _ = LAYOUTS[layout]
@@ -62,7 +62,8 @@ def table(found: dict[str, dict[str, float]], results: dict[str, dict[str, dict]
     lines = [f"{'':44}" + "".join(f"{layout:>12}" for layout in results) + f"{'moved':>10}"]
     for name, row in found.items():
         entries = "".join(f"{gap:12.1e}" for gap in row.values())
-        lines.append(f"{name:44}{entries}" + f"{results['1 process'][name]['moved']:10.1e}")
+        case = results["1 process"][name]
+        lines.append(f"{name:44}{entries}{largest_gap(case['start'], case['weights']):10.1e}")
     return "\n".join(lines)
 
 

@@ -36,7 +36,7 @@ def rows(count: int):
 
 
 def train(case: Case, layout: str, folder: Path) -> dict:
-    """The trainable weights after three steps, and the largest change of one."""
+    """The trainable weights before and after three steps, and the advantage of each completion of the last step."""
     processes, deepspeed = LAYOUTS[layout]
     args = GRPOConfig(
         output_dir=str(folder),
@@ -63,8 +63,9 @@ def train(case: Case, layout: str, folder: Path) -> dict:
     start = trainable(trainer.model)
     trainer.train()
     assert trainer.accelerator.num_processes == processes and trainer.state.global_step == 3
-    end = trainable(trainer.model)
-    return {"weights": end, "moved": max((end[name] - start[name]).abs().max().item() for name in end)}
+    logs = trainer._logs
+    advantages = dict(zip(logs["completion"], logs["advantages"], strict=True))
+    return {"start": start, "weights": trainable(trainer.model), "advantages": advantages}
 
 
 def trainable(model) -> dict[str, torch.Tensor]:

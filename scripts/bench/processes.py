@@ -1,0 +1,99 @@
+"""Prompts per second of two processes against one, on the demo (CPU, one thread each, each its own prompts).
+
+    python scripts/bench/processes.py [--steps 10] [--rounds 2] [--json processes.json]
+
+The clock runs from the end of the first step to the end of the last, so imports, loading and first-time costs are out.
+Needs two idle cores: `cpu_ratio` is what CPU seconds alone would give (two processes that never wait for each other),
+and a wall-clock ratio far below it says that the cores had other work or that the processes waited.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+from two_processes import start  # noqa: E402
+
+PROMPTS = 4  # of a process in a step: 64 rows of 16 leaves
+
+
+def train_demo(folder: Path, steps: int) -> None:
+    """Trains the demo recipe; each process writes its wall-clock and CPU seconds after the first step."""
+    import torch
+    from transformers import TrainerCallback
+
+    import train
+
+    class Clock(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 1:
+                self.begin = time.perf_counter(), time.process_time()
+            if state.global_step == state.max_steps:
+                self.wall, self.cpu = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
+
+    torch.set_num_threads(1)
+    flags = ["--output_dir", str(folder / "run"), "--max_steps", str(steps), "--disable_tqdm", "true"]
+    flags += ["--logging_steps", "1000", "--sync_prompt_across_ranks", "false", "--ddp_timeout", "300"]
+    parser = train.RecipeParser((train.GRPOScriptArguments, train.GRPOConfig, train.GRPOModelConfig))
+    arguments = parser.parse(["--config", str(ROOT / "config/recipes/grpo_ma_demo.yaml"), *flags])
+    trainer = train.build(*arguments, parser.provenance)
+    clock = Clock()
+    trainer.add_callback(clock)
+    trainer.train()
+    rank = trainer.accelerator.process_index
+    (folder / f"{rank}.json").write_text(json.dumps({"wall": clock.wall, "cpu": clock.cpu}))
+    trainer.accelerator.wait_for_everyone()
+    trainer.accelerator.end_training()
+
+
+def measure(processes: int, steps: int) -> dict[str, float]:
+    """Prompts per second of wall clock, and per CPU second of one process."""
+    with tempfile.TemporaryDirectory() as folder:
+        start([__file__, "--worker", folder, "--steps", str(steps)], processes, timeout=1200)
+        found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(processes)]
+    prompts = PROMPTS * processes * (steps - 1)
+    figures = {kind: prompts / statistics.mean(one[kind] for one in found) for kind in ("wall", "cpu")}
+    print(f"{processes} process(es): {figures['wall']:.3f} prompts/s, {figures['cpu']:.3f} by CPU time", flush=True)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=10, help="optimiser steps of a run, the first is not timed")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each, alternating; medians count")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.worker:
+        return train_demo(args.worker, args.steps)
+    runs = {processes: [] for processes in (1, 2)}
+    for _ in range(args.rounds):
+        for processes, found in runs.items():
+            found.append(measure(processes, args.steps))
+    median = {n: {k: statistics.median(one[k] for one in found) for k in found[0]} for n, found in runs.items()}
+    figures = {
+        "prompts_per_second_1": median[1]["wall"],
+        "prompts_per_second_2": median[2]["wall"],
+        "ratio": median[2]["wall"] / median[1]["wall"],
+        "cpu_ratio": median[2]["cpu"] / median[1]["cpu"],
+        "cores": len(os.sched_getaffinity(0)),
+        "load_average": os.getloadavg()[0],
+    }
+    for name, value in figures.items():
+        print(f"{name:24} {value:.3f}")
+    if args.json:
+        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
