@@ -28,6 +28,7 @@ from model.record_check import check_record  # noqa: E402
 from model.reward_func import RewardError, task_rewards  # noqa: E402
 from model.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
+from trainer.checkpoints import layout_fault  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
 from trainer.tree_attention import language_attention  # noqa: E402
 
@@ -37,7 +38,15 @@ def main() -> None:
     script, args, model_args = parser.parse()
     try:
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
+        if checkpoint and args.resume_weights_only:
+            checkpoint = start_from(checkpoint, model_args)
         trainer = build(script, args, model_args, parser.provenance)
+        fault = checkpoint and layout_fault(checkpoint, trainer.layout())
+        if fault:
+            raise ValueError(
+                f"{checkpoint}: {fault}, so its optimiser does not fit: start as it was, or take the weights alone "
+                "with --resume_weights_only true"
+            )
     except ValueError as error:
         parser.error(str(error))
     if checkpoint and trainer.accelerator.is_main_process:
@@ -56,10 +65,21 @@ def main() -> None:
         )
     trainer.save_model()
     trainer.save_state()
+    if trainer.stopping.stopped and trainer.accelerator.is_main_process:
+        print(f"stopped by SIGTERM after step {trainer.state.global_step}: --resume auto goes on from its checkpoint")
     if trainer.accelerator.is_main_process:
         print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
     trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the others
     trainer.accelerator.end_training()
+
+
+def start_from(checkpoint: str, model_args) -> None:
+    """Makes the weights of a checkpoint those the run begins with; nothing else of it is taken, which is said."""
+    if (Path(checkpoint) / "adapter_config.json").exists():
+        model_args.adapter_path = checkpoint
+    else:
+        model_args.model_name_or_path = checkpoint
+    print(f"weights of {checkpoint}, with a new optimiser, from step 0; with beta they are the reference too")
 
 
 def raised_here(error: Exception) -> bool:
@@ -108,7 +128,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         model=model,
         module=module,
         processing_class=processor,
-        reward_funcs=task_rewards(tasks, args.thought_end),
+        reward_funcs=task_rewards(tasks, args.thought_end, timeout=args.reward_timeout),
         args=args,
         train_dataset=train_dataset,
         eval_dataset=eval_dataset,

@@ -110,9 +110,39 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             "choices": ["error", "skip"],
         },
     )
+    on_non_finite: str = field(
+        default="stop",
+        metadata={
+            "help": "Loss or gradient that is NaN or infinite: stop, or skip that micro-batch (counted and logged).",
+            "choices": ["stop", "skip"],
+        },
+    )
+    reward_timeout: float = field(
+        default=300.0,
+        metadata={
+            "help": "Seconds a task's reward may take for one completion, and another reward function for all; then "
+            "they abstain (counted and logged)."
+        },
+    )
     rollout_prompts: int | None = field(
         default=None,
         metadata={"help": "Prompts one process grows at a time (memory of the key-value cache). Default: all."},
+    )
+
+    resume_from_checkpoint: str | None = field(
+        default=None,
+        metadata={
+            "help": "auto: go on from the newest whole checkpoint of output_dir, or begin if there is none; true: the "
+            "same, but there must be one; a folder checkpoint-N: from that one.",
+            "aliases": ["--resume"],
+        },
+    )
+    resume_weights_only: bool = field(
+        default=False,
+        metadata={
+            "help": "Take only the weights of the checkpoint and begin at step 0: for another number of processes or "
+            "another ZeRO stage, whose optimiser states do not fit."
+        },
     )
 
     num_generations: int | None = field(
@@ -191,7 +221,15 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     def _check_tree(self):
         if self.method not in PRESETS:
             raise ValueError(f"method={self.method!r} is unknown: choose one of {', '.join(PRESETS)}")
-        for name in ("objective", "shared_token_weight", "prefix_sharing", "on_long_prompt", "on_bad_media"):
+        names = (
+            "objective",
+            "shared_token_weight",
+            "prefix_sharing",
+            "on_long_prompt",
+            "on_bad_media",
+            "on_non_finite",
+        )
+        for name in names:
             choices = self.__dataclass_fields__[name].metadata["choices"]
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")

@@ -35,6 +35,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     """The checkpoint folder that `resume_from_checkpoint` names.
 
     "true" means the newest of `output_dir` that was saved to the end; newer ones that were not are named on stderr.
+    "auto" means the same, and None where there is none.
 
     Raises:
         ValueError: there is none, or the folder named is no whole checkpoint.
@@ -42,12 +43,12 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     word = str(asked).lower()
     if word in ("none", "false"):
         return None
-    if word != "true":
+    if word not in ("true", "auto"):
         fault = _missing(Path(asked))
         if fault:
             raise ValueError(
                 f"resume_from_checkpoint={asked} is no checkpoint ({fault}): give a folder checkpoint-N of an earlier "
-                "output_dir, or true for the latest of this one"
+                "output_dir, or auto for the latest of this one"
             )
         return str(asked)
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdigit()]
@@ -56,6 +57,10 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
         if fault is None:
             return str(folder)
         print(f"{folder} was not saved to the end ({fault}): an earlier checkpoint is looked for", file=sys.stderr)
+    for folder in Path(output_dir).glob(".incomplete/checkpoint-*"):
+        print(f"{folder} was not saved to the end", file=sys.stderr)
+    if word == "auto":
+        return None
     raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
 
 

@@ -25,6 +25,8 @@ def check_ranges(args) -> None:
         value = getattr(args, name)
         if value is not None and not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be a finite number of at least 0")
+    if not (args.reward_timeout > 0 and math.isfinite(args.reward_timeout)):
+        raise ValueError(f"reward_timeout={args.reward_timeout} must be a finite number of seconds above 0")
     if args.method == "grpo" and args.num_generations is not None and args.num_generations < 2:
         raise ValueError(
             f"num_generations={args.num_generations}: an advantage compares at least 2 generations per prompt; set "

@@ -18,6 +18,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 
 from model.coordinates import frame_size
+from model.reward_limit import TimeIsUp, time_limit
 from task.task_loader import Task, get_task
 
 KINDS = ("format", "accuracy")
@@ -29,10 +30,13 @@ class RewardError(TypeError):
 
 
 def task_rewards(
-    tasks: dict[str, Task], thought_end: str = "</think>", on_reward_error: str = "abstain"
+    tasks: dict[str, Task],
+    thought_end: str = "</think>",
+    on_reward_error: str = "abstain",
+    timeout: float | None = None,
 ) -> list[TaskReward]:
     """[format reward, accuracy reward] over all tasks, in the order of `KINDS`."""
-    return [TaskReward(kind, tasks, thought_end, on_reward_error) for kind in KINDS]
+    return [TaskReward(kind, tasks, thought_end, on_reward_error, timeout) for kind in KINDS]
 
 
 def reward_arguments(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> tuple:
@@ -73,9 +77,17 @@ class TaskReward:
         kind: "format" or "accuracy".
         tasks: from `task.task_loader.load_tasks`.
         on_reward_error: what a reward that raises does: "abstain" (None, counted) or "raise" (with the record's id).
+        timeout: seconds one call may take (`time_limit`); past it the reward counts as one that raises.
     """
 
-    def __init__(self, kind: str, tasks: dict[str, Task], thought_end: str = "</think>", on_reward_error="abstain"):
+    def __init__(
+        self,
+        kind: str,
+        tasks: dict[str, Task],
+        thought_end: str = "</think>",
+        on_reward_error: str = "abstain",
+        timeout: float | None = None,
+    ):
         assert kind in KINDS, kind
         if on_reward_error not in ON_REWARD_ERROR:
             raise ValueError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
@@ -83,6 +95,7 @@ class TaskReward:
         self.tasks = tasks
         self.thought_end = thought_end
         self.on_reward_error = on_reward_error
+        self.timeout = timeout
         self.__name__ = f"{kind}_reward"
         self._columns: set[str] = set()
         self._shown = False
@@ -114,7 +127,7 @@ class TaskReward:
         columns = (record, image_sizes or nothing, processed_sizes or nothing, failed or nothing)
         assert all(len(column) == total for column in columns), (self.__name__, total, [len(c) for c in columns])
 
-        counts = {"failed": 0, "non_finite": 0}
+        counts = {"failed": 0, "timeout": 0, "non_finite": 0}
         rewards, extras, by_task = [], [], defaultdict(list)
         for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
             values = by_task[json.loads(row)["question_type"]]
@@ -141,14 +154,18 @@ class TaskReward:
         return rewards
 
     def _score(self, completion: str, row: str, image_size, processed_size) -> tuple[float | str | None, dict]:
-        """(value, extras) of one completion; the value is "failed" or "non_finite" where there is none to use."""
+        """(value, extras) of one completion; the value is a key of `counts` where there is none to use."""
         record = json.loads(row)
         task = get_task(record["question_type"], self.tasks)
         reward = task.format_reward if self.kind == "format" else task.accuracy_reward
         try:
             sol, keywords = reward_arguments(task, record, image_size, processed_size, self.thought_end)
-            result = reward(completion, sol, **keywords)
-        except Exception as error:
+            with time_limit(self.timeout):
+                result = reward(completion, sol, **keywords)
+        except TimeIsUp:
+            self._report(task, record, TimeoutError(f"no answer within reward_timeout={self.timeout:g} s"))
+            return "timeout", {}
+        except (Exception, SystemExit) as error:
             self._report(task, record, error)
             return "failed", {}
         value, extra = self._checked(result, task)
@@ -190,12 +207,21 @@ class CheckedReward:
     TRL checks the length, but a column of tensors or strings would end in a message that names no function.
     """
 
-    def __init__(self, function: Callable):
-        self.function = function
+    def __init__(self, function: Callable, timeout: float | None = None):
+        self.function, self.timeout = function, timeout
         self.__name__ = getattr(function, "__name__", type(function).__name__)
 
     def __call__(self, prompts, completions, **keywords) -> list[float | None]:
-        values = self.function(prompts=prompts, completions=completions, **keywords)
+        try:
+            with time_limit(self.timeout):
+                values = self.function(prompts=prompts, completions=completions, **keywords)
+        except TimeIsUp:
+            log_metric = keywords.get("log_metric") or (lambda *metric: None)
+            log_metric(f"rewards/{self.__name__}/timeout", float(len(completions)))
+            print(
+                f"reward function {self.__name__}: no answer within reward_timeout={self.timeout:g} s", file=sys.stderr
+            )
+            return [None] * len(completions)
         good = isinstance(values, list | tuple) and len(values) == len(completions)
         if not good or not all(value is None or isinstance(value, Real) for value in values):
             raise RewardError(
@@ -205,11 +231,17 @@ class CheckedReward:
         return [None if value is None or not math.isfinite(value) else float(value) for value in values]
 
 
-def checked_rewards(functions) -> list:
-    """The reward functions as TRL takes them, a user's own plain ones wrapped in `CheckedReward`."""
+def checked_rewards(functions, timeout: float | None = None) -> list:
+    """The reward functions as TRL takes them, a user's own plain ones wrapped in `CheckedReward`.
+
+    `timeout`: seconds a plain one may take for all completions; past it all of them get None.
+    """
     functions = functions if isinstance(functions, list) else [functions]
     plain = (type(lambda: None), functools.partial)
-    return [CheckedReward(f) if isinstance(f, plain) and not inspect.iscoroutinefunction(f) else f for f in functions]
+    return [
+        CheckedReward(f, timeout) if isinstance(f, plain) and not inspect.iscoroutinefunction(f) else f
+        for f in functions
+    ]
 
 
 def _text(completion) -> str:

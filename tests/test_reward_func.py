@@ -27,7 +27,7 @@ def row(question_type="words", answer="yes", **more) -> str:
 
 
 def score(task: Task, completions, kind="accuracy", record=None, **kw):
-    options = {name: kw.pop(name) for name in ("thought_end", "on_reward_error") if name in kw}
+    options = {name: kw.pop(name) for name in ("thought_end", "on_reward_error", "timeout") if name in kw}
     reward = TaskReward(kind, {task.name: task}, **options)
     return reward(completions=completions, record=record or [row(task.name)] * len(completions), **kw)
 

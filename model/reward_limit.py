@@ -1,0 +1,37 @@
+"""A limit of time for Python code that may hang, in this process."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class TimeIsUp(BaseException):
+    """Raised inside the code that took too long; no `except Exception` of a reward can swallow it."""
+
+
+@contextmanager
+def time_limit(seconds: float | None) -> Iterator[None]:
+    """Raises TimeIsUp in the block when it takes longer than `seconds` (None: no limit).
+
+    It is the process's one alarm: outside the main thread, and while another alarm is set, there is no limit. Python
+    code, regular expressions, sleeps and waits are interrupted; a call into a C library that never returns is not, and
+    belongs into a process of its own (`task/runners`).
+    """
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    if seconds is None or not in_main_thread or signal.getitimer(signal.ITIMER_REAL)[0]:
+        yield
+        return
+
+    def stop(number, frame):
+        raise TimeIsUp
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

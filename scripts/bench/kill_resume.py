@@ -1,0 +1,161 @@
+"""Kills training runs at random moments, resumes them, and compares the final weights with an uninterrupted run's.
+
+    python scripts/bench/kill_resume.py --kills 20 --json kills.json
+    python scripts/bench/kill_resume.py --kills 4 --processes 2
+
+Every run is the demo, a few steps with a checkpoint after each, and every start has `--resume auto`. kill -9 comes at
+a moment drawn uniformly from the time a whole run takes, so it falls into rollouts, backward passes and saves. When
+a run is through, its weights are compared and the next one starts, until there were enough kills.
+
+Exit status 1 if a resume fails, a checkpoint is lost, or weights differ (bit for bit on one process; with more, by more
+than 1e-6).
+"""
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+RECIPE = ROOT / "config/recipes/grpo_ma_demo.yaml"
+SMALL = (
+    "--per_device_train_batch_size",
+    "16",
+    "--save_strategy",
+    "steps",
+    "--save_steps",
+    "1",
+    "--disable_tqdm",
+    "true",
+)
+TOLERANCE = 1e-6  # of two processes, whose sums of gradients may come in another order
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=6, help="optimiser steps of a run (default 6)")
+    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments")
+    parser.add_argument("--json", help="file for the figures")
+    args = parser.parse_args()
+    if args.kills < 1 or args.steps < 2 or args.processes < 1:
+        parser.error("--kills and --processes must be at least 1, --steps at least 2")
+    with tempfile.TemporaryDirectory() as folder:
+        figures = campaign(args, Path(folder))
+    print(json.dumps(figures, indent=2))
+    if args.json:
+        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+    bound = 0 if args.processes == 1 else TOLERANCE
+    sys.exit(int(figures["lost_checkpoints"] > 0 or figures["max_weight_gap"] > bound))
+
+
+def campaign(args, folder: Path) -> dict:
+    start = starter(args)
+    began = time.monotonic()
+    status = os.waitstatus_to_exitcode(wait(start(folder / "whole", folder / "whole.log")))
+    whole = time.monotonic() - began
+    assert status == 0, (folder / "whole.log").read_text()[-2000:]
+    moments, gaps = random.Random(args.seed), []
+    kills = resumes = lost = 0
+    while kills < args.kills or not gaps:
+        run, log = folder / f"run{len(gaps)}", folder / f"run{len(gaps)}.log"
+        finished = False
+        while not finished:
+            there = newest(run)
+            process = start(run, log)
+            moment = moments.uniform(0, whole) if kills < args.kills else float("inf")
+            status = wait(process, moment)
+            finished = status is not None
+            assert not finished or os.waitstatus_to_exitcode(status) == 0, log.read_text()[-2000:]
+            kills += not finished
+            lost += newest(run) < there
+            resumes += "going on from" in log.read_text()
+            print(f"{run.name}: {'through' if finished else f'killed after {moment:.1f} s'}, checkpoint {newest(run)}")
+        gaps.append(weight_gap(folder / "whole", run))
+    return {
+        "kills": kills,
+        "runs": len(gaps),
+        "resumes": resumes,
+        "lost_checkpoints": lost,
+        "max_weight_gap": max(gaps),
+        "seconds_of_a_run": round(whole, 1),
+    }
+
+
+def starter(args):
+    """Starts training into a folder, returns the process id; one process is forked, so that imports are paid once."""
+    flags = ["--config", str(RECIPE), "--max_steps", str(args.steps), *SMALL, "--resume", "auto"]
+
+    def launched(output: Path, log: Path) -> int:
+        command = ["bash", str(ROOT / "scripts/run_grpo_lora.sh"), "--nproc", str(args.processes), *flags]
+        environment = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
+        with open(log, "w") as file:
+            command += ["--output_dir", str(output)]
+            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True, env=environment)
+        return process.pid
+
+    if args.processes > 1:
+        return launched
+    os.environ["OMP_NUM_THREADS"] = "1"
+    import train
+
+    def forked(output: Path, log: Path) -> int:
+        child = os.fork()
+        if child:
+            return child
+        os.setsid()
+        with open(log, "w") as file:
+            os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+        sys.argv = ["train.py", *flags, "--output_dir", str(output)]
+        try:
+            train.main()
+        except BaseException as error:
+            print(repr(error), flush=True)
+            os._exit(1)
+        os._exit(0)
+
+    return forked
+
+
+def wait(process: int, seconds: float = float("inf")) -> int | None:
+    """The process's status; None if it ran for longer and was killed with all it started."""
+    until = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(process, os.WNOHANG)
+        if done:
+            return status
+        if time.monotonic() > until:
+            os.killpg(process, signal.SIGKILL)
+            os.waitpid(process, 0)
+            return None
+        time.sleep(0.01)
+
+
+def newest(run: Path) -> int:
+    """Step of the newest checkpoint under its final name."""
+    return max((int(path.name.split("-")[1]) for path in run.glob("checkpoint-*")), default=0)
+
+
+def weight_gap(one: Path, other: Path) -> float:
+    from safetensors.torch import load_file
+
+    first, second = (load_file(folder / "adapter_model.safetensors") for folder in (one, other))
+    assert first.keys() == second.keys()
+    shutil.rmtree(other)
+    return max((first[name] - second[name]).abs().max().item() for name in first)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A checkpoint is whole or not there, belongs to a layout, and a signal leaves one behind."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from conftest import ROOT
+from trainer_cases import largest_gap, text_trainer, weights
+from transformers import TrainerCallback
+
+from config.output import checkpoint_to_resume
+from trainer.checkpoints import CheckpointError, layout_fault
+
+SAVING = {"save_strategy": "steps", "save_steps": 1, "save_only_model": False}
+
+
+class At(TrainerCallback):
+    """Does something at the end of a step."""
+
+    def __init__(self, step, action):
+        self.step, self.action = step, action
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.action()
+
+
+def test_a_checkpoint_appears_in_one_piece(tiny_text, tmp_path, monkeypatch):
+    seen = []
+    trainer = text_trainer(tiny_text, tmp_path, max_steps=2, **SAVING)
+    original = trainer._save_rng_state
+
+    def watch(folder):
+        seen.append(sorted(path.name for path in tmp_path.glob("checkpoint-*")))
+        original(folder)
+
+    monkeypatch.setattr(trainer, "_save_rng_state", watch)
+    trainer.train()
+    assert seen == [[], ["checkpoint-1"]], "nothing under the final name while it is being written"
+    assert not (tmp_path / ".incomplete").exists()
+    assert checkpoint_to_resume("auto", str(tmp_path)) == str(tmp_path / "checkpoint-2")
+
+
+def test_what_a_kill_left_behind_is_named_and_passed_over(tmp_path, capsys):
+    (tmp_path / ".incomplete" / "checkpoint-5").mkdir(parents=True)
+    assert checkpoint_to_resume("auto", str(tmp_path)) is None
+    assert "checkpoint-5 was not saved to the end" in capsys.readouterr().err
+
+
+def test_rotation_keeps_the_newest_and_the_state_names_final_places(tiny_text, tmp_path):
+    text_trainer(tiny_text, tmp_path, max_steps=3, save_total_limit=2, **SAVING).train()
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-3"]
+    assert ".incomplete" not in (tmp_path / "checkpoint-3" / "trainer_state.json").read_text()
+
+
+def test_a_disk_that_fills_leaves_the_checkpoint_before(tiny_text, tmp_path, monkeypatch):
+    trainer = text_trainer(tiny_text, tmp_path, max_steps=3, **SAVING)
+    original = trainer._save_optimizer_and_scheduler
+
+    def full(folder):
+        if trainer.state.global_step == 2:
+            raise OSError(28, "No space left on device")
+        original(folder)
+
+    monkeypatch.setattr(trainer, "_save_optimizer_and_scheduler", full)
+    with pytest.raises(CheckpointError, match=r"checkpoint-2 could not be saved .*No space left.*checkpoint-1 can be"):
+        trainer.train()
+    assert not (tmp_path / ".incomplete").exists()
+    assert checkpoint_to_resume("auto", str(tmp_path)) == str(tmp_path / "checkpoint-1")
+
+
+@pytest.mark.slow
+def test_a_disk_that_really_fills(tmp_path):
+    """A file system of 8 MB holds one checkpoint of the demo model, not two."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=14m", "none", str(disk)], capture_output=True).returncode:
+        pytest.skip("mounting a small file system needs rights that are not there")
+    try:
+        flags = ["--max_steps", "3", "--per_device_train_batch_size", "16", "--save_strategy", "steps", "--save_steps"]
+        command = [sys.executable, ROOT / "train.py", "--config", ROOT / "config/recipes/grpo_ma_demo.yaml"]
+        command += [*flags, "1", "--output_dir", disk / "run"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 2, done.stderr[-2000:]
+        assert "checkpoint-2 could not be saved" in done.stderr and "Traceback" not in done.stderr
+        assert checkpoint_to_resume("auto", str(disk / "run")) == str(disk / "run" / "checkpoint-1")
+    finally:
+        subprocess.run(["umount", str(disk)], check=True)
+
+
+class TestLayout:
+    def test_it_is_saved_and_fits_itself_only(self, tiny_text, tmp_path):
+        trainer = text_trainer(tiny_text, tmp_path, **SAVING)
+        trainer.train()
+        checkpoint = str(tmp_path / "checkpoint-1")
+        assert layout_fault(checkpoint, trainer.layout()) is None
+        assert layout_fault(checkpoint, {"processes": 2, "zero_stage": 2}) == (
+            "it was saved by 1 process without DeepSpeed, and this run has 2 processes under ZeRO-2"
+        )
+
+    def test_another_trainers_checkpoint_shows_deepspeed_by_its_files(self, tmp_path):
+        alone, sharded = {"processes": 1, "zero_stage": None}, {"processes": 2, "zero_stage": 2}
+        assert layout_fault(str(tmp_path), alone) is None
+        assert "under DeepSpeed" in layout_fault(str(tmp_path), sharded)
+        (tmp_path / "global_step3").mkdir()
+        assert "under DeepSpeed" in layout_fault(str(tmp_path), alone)
+
+
+def test_what_a_method_remembers_comes_back(tiny_text, tmp_path):
+    trainer = text_trainer(tiny_text, tmp_path, **SAVING)
+    trainer.memory["fork_entropy"] = 0.123456789
+    trainer.train()
+    again = text_trainer(tiny_text, tmp_path, max_steps=2, **SAVING)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+    assert again.memory == {"fork_entropy": 0.123456789}
+
+
+class TestSigterm:
+    def test_it_saves_stops_and_the_resumed_run_equals_the_uninterrupted_one(self, tiny_text, tmp_path, capsys):
+        before = signal.getsignal(signal.SIGTERM)
+        whole = text_trainer(tiny_text, tmp_path / "whole", max_steps=3)
+        whole.train()
+        stopped = text_trainer(tiny_text, tmp_path / "run", max_steps=3)
+        stopped.add_callback(At(1, lambda: None))
+        stopped.callback_handler.callbacks.insert(0, At(1, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        stopped.train()
+        assert stopped.stopping.stopped and stopped.state.global_step == 1
+        assert "SIGTERM: this generation is trained to its end" in capsys.readouterr().out
+        assert signal.getsignal(signal.SIGTERM) == before
+        resumed = text_trainer(tiny_text, tmp_path / "run", max_steps=3)
+        resumed.train(resume_from_checkpoint=checkpoint_to_resume("auto", str(tmp_path / "run")))
+        assert largest_gap(weights(whole), weights(resumed)) == 0.0
+
+    def test_a_half_used_generation_is_finished_first(self, tiny_text, tmp_path):
+        trainer = text_trainer(tiny_text, tmp_path, rows=8, max_steps=6, steps_per_generation=2)
+        trainer.callback_handler.callbacks.insert(0, At(3, lambda: os.kill(os.getpid(), signal.SIGTERM)))
+        trainer.train()
+        assert trainer.state.global_step == 4 and (tmp_path / "checkpoint-4" / "trainer_state.json").exists()
+        assert json.loads((tmp_path / "checkpoint-4" / "trainer_state.json").read_text())["global_step"] == 4

@@ -1,0 +1,107 @@
+"""Checkpoints that are whole or not there, and say what run they belong to.
+
+A checkpoint is written below `.incomplete/` and renamed when every process has written its part, so that a killed run
+never leaves a `checkpoint-N` that lacks something. Beside TRL's files it holds `layout.json` (the processes and the
+sharding whose states it has) and `method_memory.json` (what a method remembers from batch to batch).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+from accelerate.utils import gather_object
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+
+INCOMPLETE = ".incomplete"
+LAYOUT, MEMORY = "layout.json", "method_memory.json"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that could not be written; the sentence says why and what is still there."""
+
+
+class WholeCheckpoints:
+    """The part of GRPOMATrainer that saves and restores; stands before `trl.GRPOTrainer` in the order of classes."""
+
+    _saving = False
+
+    def _get_output_dir(self, trial=None) -> str:
+        folder = super()._get_output_dir(trial)
+        return os.path.join(folder, INCOMPLETE) if self._saving else folder
+
+    def _save_checkpoint(self, model, trial):
+        output, main = Path(super()._get_output_dir(trial)), self.accelerator.is_main_process
+        name = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        written, place = output / INCOMPLETE / name, output / name
+        if main:
+            shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
+        self.accelerator.wait_for_everyone()
+        fault = None
+        try:
+            self._write(model, trial, written, place)
+        except Exception as error:  # safetensors and pickle wrap a full disk in classes of their own
+            fault = f"{type(error).__name__}: {error}"
+        faults = [text for text in gather_object([fault]) if text]
+        if faults:
+            if main:
+                shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
+            kept = sorted(path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+            raise CheckpointError(
+                f"{name} could not be saved in {output} ({faults[0]}): make room or name another output_dir; "
+                + (f"{', '.join(kept)} can be resumed" if kept else "no earlier checkpoint is there")
+            )
+        if main:
+            if place.exists():  # of a run that was resumed from before it
+                shutil.rmtree(place)
+            written.rename(place)
+            (output / INCOMPLETE).rmdir()
+            best = self.state.best_model_checkpoint
+            limits = {"save_total_limit": self.args.save_total_limit, "best_model_checkpoint": best}
+            rotate_checkpoints(str(output), use_mtime=True, **limits)
+        self.accelerator.wait_for_everyone()
+
+    def _write(self, model, trial, written: Path, place: Path) -> None:
+        self._saving = True
+        try:
+            super()._save_checkpoint(model, trial)
+        finally:
+            self._saving = False
+        if self.state.best_model_checkpoint == str(written):
+            self.state.best_model_checkpoint = str(place)
+        if self.accelerator.is_main_process:
+            self.state.save_to_json(str(written / "trainer_state.json"))
+            (written / LAYOUT).write_text(json.dumps(self.layout()), encoding="utf-8")
+            (written / MEMORY).write_text(json.dumps(self.memory), encoding="utf-8")
+
+    def layout(self) -> dict:
+        """What the optimiser's and random states of a checkpoint are split by."""
+        plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
+        return {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
+
+    def _load_optimizer_and_scheduler(self, checkpoint):
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
+            self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
+
+
+def layout_fault(checkpoint: str, layout: dict) -> str | None:
+    """Why the optimiser of a checkpoint cannot go on under `layout`, in words; None if it can.
+
+    transformers would go on without Adam's moments, or end in an error of a library.
+    """
+    folder = Path(checkpoint)
+    try:
+        saved = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
+    except FileNotFoundError:  # of another trainer: only what the files show
+        if any(folder.glob("global_step*")) == (layout["zero_stage"] is not None):
+            return None
+        return "one of the two is under DeepSpeed and the other is not"
+    return None if saved == layout else f"it was saved by {_words(saved)}, and this run has {_words(layout)}"
+
+
+def _words(layout: dict) -> str:
+    count, stage = layout["processes"], layout["zero_stage"]
+    return f"{count} process{'es' if count > 1 else ''} " + (f"under ZeRO-{stage}" if stage else "without DeepSpeed")

@@ -1,0 +1,46 @@
+"""SIGTERM ends a run in good order: a checkpoint where a generation is used up, then the end of training."""
+
+from __future__ import annotations
+
+import signal
+
+import torch
+from transformers import TrainerCallback
+
+
+class StopOnSignal(TrainerCallback):
+    """Saves and stops after the optimiser step in which any process was asked to end.
+
+    A checkpoint holds no half-used rollouts, so the steps of the generation at hand are finished first. A second
+    signal ends the process at once.
+
+    Attributes:
+        asked: whether this process received SIGTERM.
+        stopped: whether training ended because of it.
+    """
+
+    def __init__(self, trainer):
+        self.trainer, self.asked, self.stopped = trainer, False, False
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        try:
+            self.before = signal.signal(signal.SIGTERM, self._ask)
+        except ValueError:  # not the main thread: whoever runs it there handles signals
+            self.before = None
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self.before is not None:
+            signal.signal(signal.SIGTERM, self.before)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        accelerator = self.trainer.accelerator
+        asked = accelerator.gather(torch.tensor([int(self.asked)], device=accelerator.device)).any()
+        window = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        if asked and state.global_step % max(window, 1) == 0:
+            self.stopped = control.should_save = control.should_training_stop = True
+
+    def _ask(self, number, frame):
+        self.asked = True
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if self.trainer.accelerator.is_main_process:
+            print("SIGTERM: this generation is trained to its end, then a checkpoint is saved", flush=True)
