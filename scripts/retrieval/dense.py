@@ -76,7 +76,7 @@ class DenseRetriever:
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]):
-        """(B, D) float32 array of unit vectors; texts of like length go together, for padding costs as much as words."""
+        """(B, D) float32 array of unit vectors; texts of like length go together: padding costs what words do."""
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         vectors = torch.empty(len(texts), self._model.config.hidden_size)
         for start in range(0, len(order), BATCH):
