@@ -40,17 +40,20 @@ class ScriptedEngine:
         while rows:
             for row in rows:
                 self._draw(row)
-            rows += self._split(rows)
-            left = []
-            for row in rows:
-                ended = "eos" if row.token_ids[-1] == EOS else "length" if len(row.token_ids) == row.room else None
-                if ended is None:
-                    left.append(row)
-                else:
-                    self._close(row, "length" if ended == "length" else "ok")
-                    assert self.policy.next(tree, row.node, ended) is None
-            rows = left or [row for branch in self.policy.expand(tree) for row in self._branch(tree, branch)]
+            rows += self._split(rows) if hasattr(self.policy, "split") else []
+            rows = [after for row in rows for after in self._finish(row)]
+            if not rows and hasattr(self.policy, "expand"):
+                rows = [row for branch in self.policy.expand(tree) for row in self._branch(tree, branch)]
         return tree
+
+    def _finish(self, row: Row) -> list[Row]:
+        """The row, or, if its node ended, what follows."""
+        ended = "eos" if row.token_ids[-1] == EOS else "length" if len(row.token_ids) == row.room else None
+        if ended is None:
+            return [row]
+        self._close(row, "length" if ended == "length" else "ok")
+        segment = self.policy.next(row.tree, row.node, ended)
+        return [] if segment is None else self._children(row.tree, row.node, segment)
 
     def _children(self, tree: Tree, parent: int, segment: Segment) -> list[Row]:
         roots = sum(node.parent == PROMPT for node in tree.nodes)
