@@ -17,6 +17,7 @@ from config.ranges import check_ranges
 from config.shapes import apply_shape
 from config.tree_adv_arguments import TreeAdvArguments, check_tree_adv
 from config.tree_grpo_arguments import TreeGRPOArguments, check_tree_grpo
+from trainer.tree_log import parse_log_trees
 
 
 @dataclass
@@ -108,6 +109,13 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         metadata={
             "help": "Picture or video that cannot be read: stop, or skip it (counted and logged).",
             "choices": ["error", "skip"],
+        },
+    )
+    log_trees: str | None = field(
+        default=None,
+        metadata={
+            "help": "every:N writes the first process's rollout trees of every N-th step to trees.jsonl in output_dir, "
+            "for scripts/report.py."
         },
     )
     on_non_finite: str = field(
@@ -234,6 +242,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             if getattr(self, name) not in choices:
                 raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
         check_ranges(self)
+        parse_log_trees(self.log_trees)
         if self.method == "tree_grpo":
             check_tree_grpo(self)
         if self.method == "tree_adv":

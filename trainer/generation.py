@@ -13,12 +13,12 @@ import torch
 from accelerate.utils import gather_object
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
 
-from trainer.credit import token_values
+from trainer.credit import leaf_values, token_values
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.merged import merged_lora
 from trainer.methods import METHODS, Batch, Rows
-from trainer.metrics import rollout_sums
+from trainer.metrics import length_correlation, rollout_sums
 from trainer.micro_batches import partition
 from trainer.progress import warn_of_unclosed
 from trainer.rollout import Rollout
@@ -142,8 +142,10 @@ class TreeGeneration:
         """TRL's output with the method's advantages, the parts of the objective and the row ids."""
         rollout, args, method = self._rollout, self.args, METHODS[self.args.method]
         rewards = self._row_rewards()
-        credit = method.credit(Rows(rewards, *self._row_groups()), args)
-        for name, value in credit.metrics.items():
+        all_rows = Rows(rewards, *self._row_groups())
+        credit = method.credit(all_rows, args)
+        correlation = length_correlation(credit.leaf, all_rows.lengths)
+        for name, value in (credit.metrics | {"advantages/length_correlation": correlation}).items():
             self._metrics["train"][name].append(value)
         rows, rank = len(rollout.row_tree), self.accelerator.process_index
         mine = slice(rank * rows, (rank + 1) * rows)
@@ -162,6 +164,12 @@ class TreeGeneration:
         if args.shared_token_weight == "once":
             output["tool_mask"] = output["tool_mask"] * self._token_tensor(rollout.shares(), output)
         self._replace_logged_advantages(credit.leaf)
+        if hasattr(self._batch_policy, "reward_sums"):
+            self._log_sums(self._batch_policy.reward_sums(rollout.trees, leaf_values(rollout, rewards[mine])))
+        if self.tree_log is not None and self.tree_log.due(self.state.global_step):
+            per_func = dict(zip(self.reward_func_names, self._rewards_per_func[mine].T.tolist(), strict=True))
+            scores = (per_func, rewards[mine], output["advantages"].tolist(), self._tokenizer.decode)
+            self.tree_log.write(self.state.global_step, rollout, self._batch_records, *scores)
         if verbose() and self.accelerator.is_main_process:
             print_trees(rollout, rewards[mine], self._tokenizer.decode)
         return output
@@ -177,20 +185,25 @@ class TreeGeneration:
         rewards = (per_func * self.reward_weights.to(per_func)).nansum(dim=1)
         return rewards.masked_fill(per_func.isnan().all(dim=1), torch.nan).cpu().numpy()
 
-    def _row_groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(N,) prompt, group and closed flag of every row of all processes, by explicit ids."""
+    def _row_groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+        """(N,) prompt, group, closed flag and length of every row of all processes, by explicit ids."""
         rollout, rank, trees = self._rollout, self.accelerator.process_index, len(self._rollout.trees)
         offset = 0 if self.args.sync_prompt_across_ranks else rank * trees
         largest = 1 + self._largest(max(node.group for tree in rollout.trees for node in tree.nodes))
         ids = [
-            [offset + tree, (rank * trees + tree) * largest + rollout.leaf(row).group, rollout.closed(row)]
+            [
+                offset + tree,
+                (rank * trees + tree) * largest + rollout.leaf(row).group,
+                rollout.closed(row),
+                sum(rollout.per_token(row, lambda node: int(node.sampled))),
+            ]
             for row, tree in enumerate(rollout.row_tree)
         ]
-        prompts, groups, closed = self.accelerator.gather(self._tensor(ids, torch.long)).cpu().numpy().T
+        prompts, groups, closed, lengths = self.accelerator.gather(self._tensor(ids, torch.long)).cpu().numpy().T
         if self.args.sync_prompt_across_ranks and self.accelerator.num_processes > 1:
             names = gather_object([tree.prompt_id for tree in rollout.trees])
             assert names == names[:trees] * self.accelerator.num_processes, f"processes hold different prompts: {names}"
-        return prompts, groups, closed.astype(bool)
+        return prompts, groups, closed.astype(bool), lengths
 
     def _replace_logged_advantages(self, advantages: np.ndarray) -> None:
         """The completions table shows the leaf's own advantage instead of the one TRL computed."""

@@ -30,6 +30,7 @@ from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
 from trainer.run_log import RunLog
 from trainer.stopping import StopOnSignal
+from trainer.tree_log import TreeLog, parse_log_trees
 
 
 class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective, GRPOTrainer):
@@ -96,6 +97,8 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 **kwargs,
             )
         self.eos_token_ids = sorted({*self.eos_token_ids, *self.module.eos_token_ids(self.processing_class)})
+        every = parse_log_trees(args.log_trees)
+        self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
         for callback in (LayoutCheck(self), GradientCheck(self), self.stopping):
             self.add_callback(callback)

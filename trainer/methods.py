@@ -54,12 +54,14 @@ class Rows:
         prompts: (N,) id of the row's prompt.
         groups: (N,) id of the row's tree in the prompt's forest (its thought in grpo_ma), unique over all prompts.
         closed: (N,) bool, False for rows of a thought that never closed.
+        lengths: (N,) sampled tokens of the row's completion.
     """
 
     rewards: np.ndarray
     prompts: np.ndarray
     groups: np.ndarray
     closed: np.ndarray
+    lengths: np.ndarray
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from trainer.rollout import Rollout
 
 
@@ -41,3 +43,14 @@ def sampler_gap(logps, sampled_logps, mask) -> tuple[float, float]:
     The policy's are over the full vocabulary, the sampler's after forbidden tokens (and top-k and so on) were masked.
     """
     return float(((logps - sampled_logps).abs() * mask).sum()), float(mask.sum())
+
+
+def length_correlation(advantages: np.ndarray, lengths: np.ndarray) -> float:
+    """Pearson's correlation of (N,) advantages and completion lengths over rows with an advantage; NaN if one is flat.
+
+    Above 0 the update favours long completions: the bias that per-row normalisation of the loss adds to.
+    """
+    kept = advantages != 0
+    if kept.sum() < 2 or np.ptp(advantages[kept]) == 0 or np.ptp(lengths[kept]) == 0:
+        return float("nan")
+    return float(np.corrcoef(advantages[kept], lengths[kept])[0, 1])

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
-from trainer.policies.fork_metrics import fork_sums
+from trainer.policies.fork_metrics import fork_sums, mixed_siblings
 from trainer.policies.fork_rules import ForkRule, OpenText
 from trainer.policies.fork_threshold import remember, top_share
 from trainer.policies.segment import Branch, Segment, Split
@@ -94,6 +94,12 @@ class EntropyPolicy:
             measured = top_share(trees, self.rule, self.text, self.share)
             sums["fork/measured"] = (0.0, 0) if math.isnan(measured) else (measured, 1)
         return sums
+
+    def reward_sums(self, trees: list[Tree], rewards: list[dict[int, float]]) -> dict[str, tuple[float, float]]:
+        """fork/mixed: share of forks whose children differ in mean reward; NaN rewards abstain."""
+        known = [{leaf: value for leaf, value in found.items() if not math.isnan(value)} for found in rewards]
+        pairs = [mixed_siblings(tree, found) for tree, found in zip(trees, known, strict=True)]
+        return {"fork/mixed": (sum(mixed for mixed, _ in pairs), sum(count for _, count in pairs))}
 
     def remember(self, metrics: dict[str, float]) -> None:
         """Takes the metrics of all processes, so that every one uses the same threshold in the next generation."""
