@@ -12,13 +12,13 @@ from report.shapes import shapes_in
 MOST_ITEMS = 20_000
 LONGEST_TEXT = 6_000  # characters of a completion or question
 LONGEST_ANSWER = 800
-ONE_STATUS = "ok"
+MOST_SAMPLES = 16  # of one record
 
 
 def read_predictions(folder: Path) -> tuple[list[dict], int]:
-    """(predictions, lines that are none); of two lines of one id and sample the later counts."""
+    """(predictions, lines that are none or too many); of two lines of one id the later counts."""
     entries, faults = read_lines(folder / "predictions.jsonl")
-    kept = {(text(e.get("id"), 300), text(e.get("sample"), 20)): e for e in entries}
+    kept = {text(entry.get("id"), 300): entry for entry in entries}
     return list(kept.values())[:MOST_ITEMS], faults + max(0, len(kept) - MOST_ITEMS)
 
 
@@ -42,9 +42,17 @@ def _item(prediction: dict, tasks: dict, pictures: Pictures) -> dict:
     record = prediction.get("record") if isinstance(prediction.get("record"), dict) else {}
     task = text(prediction.get("question_type"), 80)
     frame = tasks[task].config["frame"] if task in tasks else "none"
-    picture_size, processed = size(prediction.get("image_size")), size(prediction.get("processed_size"))
+    sizes = (size(prediction.get("image_size")), size(prediction.get("processed_size")))
     images = record.get("images") if isinstance(record.get("images"), list) else []
-    item = {
+    samples = prediction.get("samples") if isinstance(prediction.get("samples"), list) else []
+    samples = [sample for sample in samples if isinstance(sample, dict)][:MOST_SAMPLES]
+    answers = [sample.get("prediction") for sample in samples] or [prediction.get("prediction")]
+    # the record's own numbers are pixels of the original picture, whatever frame the model writes
+    places = {"true": shapes_in(prediction.get("answer"), "none" if frame == "none" else "original", *sizes)}
+    places["predicted"] = [shape for answer in answers for shape in shapes_in(answer, frame, *sizes)]
+    if sizes[0] is None:
+        places = {"true": [], "predicted": []}
+    return {
         "id": text(prediction.get("id"), 200),
         "task": task,
         "status": text(prediction.get("status") or "unknown", 40),
@@ -57,11 +65,15 @@ def _item(prediction: dict, tasks: dict, pictures: Pictures) -> dict:
         "error": text(prediction.get("error"), LONGEST_ANSWER),
         "picture": pictures.add(first_picture(record)),
         "pictures": len(images),
-        "size": picture_size,
-        "predicted": shapes_in(prediction.get("prediction"), frame, picture_size, processed) if picture_size else [],
-        # the record's own numbers are pixels of the original picture, whatever frame the model writes
-        "true": shapes_in(prediction.get("answer"), "none" if frame == "none" else "original", picture_size, processed)
-        if picture_size
-        else [],
+        "size": sizes[0],
+        "samples": [_sample(sample) for sample in samples],
+        **places,
     }
-    return item | ({"sample": text(prediction["sample"], 20)} if "sample" in prediction else {})
+
+
+def _sample(sample: dict) -> dict:
+    return {
+        "completion": text(sample.get("completion"), LONGEST_TEXT // 4),
+        "accuracy": number(sample.get("accuracy")),
+        "status": text(sample.get("status") or "unknown", 40),
+    }

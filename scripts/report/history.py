@@ -55,6 +55,18 @@ def series(history: list[dict]) -> dict[str, list[list[float]]]:
     return result | ({"tokens per second": rate} if rate[0] else {})
 
 
+def checkpoint_series(folder: Path) -> dict[str, list[list[float]]]:
+    """{name: [steps, values]} of the evaluations of a run's checkpoints (checkpoints.json of scripts/eval/eval.py)."""
+    steps = read_object(folder / "checkpoints.json").get("steps")
+    history = []
+    for entry in steps if isinstance(steps, list) else ():
+        if isinstance(entry, dict) and isinstance(entry.get("metrics"), dict) and number(entry.get("step")) is not None:
+            metrics = {task: values for task, values in entry["metrics"].items() if isinstance(values, dict)}
+            named = {f"eval_{task}/{name}": v for task, values in metrics.items() for name, v in values.items()}
+            history.append(named | {"step": entry["step"]})
+    return series(history)
+
+
 def tokens_per_second(history: list[dict]) -> list[list[float]]:
     """[steps, rates] between log entries that have TRL's running `num_tokens` and our `time`."""
     known = [(number(e["step"]), number(e.get("num_tokens")), number(e.get("time"))) for e in history]

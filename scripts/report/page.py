@@ -83,7 +83,7 @@ def as_script_data(content: dict) -> str:
 
 def _run(source: Source, trees: list[dict], tasks: dict, pictures: Pictures) -> dict:
     history, start = read_history(source.folder)
-    figures = series(history)
+    figures = series(history) | checkpoint_series(source.folder)
     thought_end = start.get("thought_end")
     return {
         "name": source.name,

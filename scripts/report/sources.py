@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json")
+RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json", "checkpoints.json")
 EVALUATION_FILES = ("predictions.jsonl", "metrics.json")
 DEEPEST = 2  # levels of folders looked into: RUN/eval/checkpoint-100
 
@@ -27,7 +27,7 @@ class Source:
 
 
 def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source]:
-    """The runs and evaluations in the folders and up to two levels below, in the order of the folders; inside one, oldest first.
+    """The runs and evaluations in the folders and up to two levels below; inside a folder, oldest first.
 
     Args:
         may_be_empty: an existing folder without anything to show is taken as a run that has not logged yet.

@@ -47,7 +47,7 @@ function drawCurves(runs) {
   for (const panel of panels) addChart(grid, panel, shown);
   if (evaluated.length) {
     const held = el("div", { class: "charts" });
-    section.append(el("h3", { class: "subhead" }, "Evaluation during training"), held);
+    section.append(el("h3", { class: "subhead" }, "Evaluation by step"), held);
     for (const key of evaluated) addChart(held, { title: key.match(EVALUATION_KEY)[1], keys: [[key, "value"]] }, shown);
   }
   if (others.length) section.append(otherFigures(others, shown));
@@ -176,11 +176,13 @@ function paddedRange(low, high) {
 function tickLabels(ticks) {
   const step = Math.abs((ticks[1] ?? ticks[0] + 1) - ticks[0]);
   const largest = Math.max(...ticks.map(Math.abs));
+  let digits = 0;
+  while (digits < 6 && Math.abs(step * 10 ** digits - Math.round(step * 10 ** digits)) > 1e-6) digits += 1;
   return ticks.map((tick) => {
     if (tick === 0) return "0";
     if (largest >= 1e4) return minus(largest >= 1e6 ? `${+(tick / 1e6).toPrecision(4)}M` : `${+(tick / 1e3).toPrecision(4)}k`);
     if (largest < 1e-3) return minus(tick.toExponential(1)).replace("e-", "e\u2212");
-    return minus(tick.toFixed(clamp(Math.ceil(-Math.log10(step) - 1e-9), 0, 6)));
+    return minus(tick.toFixed(digits));
   });
 }
 

@@ -31,9 +31,13 @@ function showDetail() {
         el("div", { class: "legend", style: { margin: 0 } },
           el("span", {}, item.task), statusOf(item), el("span", {}, "score ", el("span", { class: "score" }, figure(item.accuracy))),
           el("span", {}, "form ", el("span", { class: "score" }, figure(item.format))),
-          item.sample ? el("span", {}, `sample ${item.sample}`) : null,
+          item.samples.length ? el("span", {}, `mean of ${plural(item.samples.length, "sample")}`) : null,
           item.pictures > 1 ? el("span", {}, `first of ${item.pictures} pictures`) : null),
-        fact("Question", item.question), fact("Completion", item.completion), fact("Prediction (as the task reads it)", item.prediction),
+        fact("Question", item.question), 
+        ...(item.samples.length
+          ? item.samples.map((sample, i) => fact(`Sample ${i + 1}: ${sample.status.replaceAll("_", " ")}, score ${figure(sample.accuracy)}`, sample.completion))
+          : [fact("Completion", item.completion)]),
+        fact("Prediction (as the task reads it)", item.prediction),
         fact("True answer (original picture)", item.truth), fact("Error", item.error))));
 }
 

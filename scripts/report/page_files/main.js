@@ -10,6 +10,7 @@ const state = { data: null, version: null };
 
 function draw(data, pictures) {
   state.data = data;
+  state.version = data.version;
   picturePlaces = data.pictures;
   pictureText = pictures;
   byId("title").textContent = data.title;
@@ -85,13 +86,13 @@ async function poll() {
     const answer = await fetch(`/news?have=${encodeURIComponent(state.version ?? "")}`);
     if (answer.status === 200) {
       const news = await answer.json();
-      state.version = news.version;
       const scroll = scrollY, open = byId("other-figures")?.open;
       draw(news.data, news.pictures);
       showProgress();
       if (open) byId("other-figures").open = true;
       scrollTo(0, scroll);
     }
+    if (document.body.dataset.connected === "no") showProgress();
     document.body.dataset.connected = "yes";
   } catch {
     document.body.dataset.connected = "no";
