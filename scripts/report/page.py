@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from report.gallery import counts_of, items_of, read_predictions
-from report.history import SPIKE_FACTOR, progress, read_history, series, spikes
+from report.history import SPIKE_FACTOR, checkpoint_series, progress, read_history, series, spikes
 from report.lines import number, read_object, text
 from report.pictures import Pictures, Thumbnails
 from report.sources import Source

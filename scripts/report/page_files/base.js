@@ -33,8 +33,9 @@ function count(x) {
 function figure(x, digits = 3) {
   if (!isNumber(x)) return "\u2013";
   const size = Math.abs(x);
+  if (size >= 1e12) return minus(x.toExponential(1)).replace("+", "");
   if (size >= 1000) return Number.isInteger(x) || size >= 1e4 ? count(x) : x.toLocaleString("en-US", { maximumFractionDigits: 1 });
-  if (size !== 0 && size < 1e-3) return x.toExponential(1).replace("-", "\u2212").replace("e\u2212", "e\u2212").replace("e-", "e\u2212");
+  if (size !== 0 && size < 1e-3) return minus(x.toExponential(1)).replace("e-", "e\u2212");
   if (Number.isInteger(x)) return minus(String(x));
   return minus(size >= 100 ? x.toFixed(1) : size >= 10 ? x.toFixed(2) : x.toFixed(digits));
 }
