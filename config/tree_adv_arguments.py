@@ -21,7 +21,7 @@ class TreeAdvArguments:
         default=2, metadata={"help": "Children of a fork, the chain that goes on among them (tree_adv)."}
     )
     min_gap: int = field(
-        default=8, metadata={"help": "Fewest tokens before the first fork of a path and between two (tree_adv)."}
+        default=16, metadata={"help": "Fewest tokens before the first fork of a path and between two (tree_adv)."}
     )
     fork_rule: str = field(
         default="entropy",
@@ -43,7 +43,7 @@ class TreeAdvArguments:
         metadata={"help": "Threshold in nats instead of fork_share, of entropy or surprisal (tree_adv)."},
     )
     fork_in_answer: bool = field(
-        default=False,
+        default=True,
         metadata={"help": "Fork also after thought_end or <answer>, where the answer begins (tree_adv)."},
     )
     distinct_forks: bool = field(

@@ -80,8 +80,8 @@ class Method:
     Attributes:
         policy: where the rollouts of a batch fork.
         credit: (rows, args) -> Credit; computed by every process over the rows of all.
-        node_values: (tree, {leaf node: advantage}, args) -> one advantage a node, for methods that give inner nodes
-            values of their own; None: all tokens of a row carry the row's.
+        node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage a node, for methods
+            that give inner nodes values of their own; None: all tokens of a row carry the row's.
     """
 
     policy: Callable[[Batch], Any]

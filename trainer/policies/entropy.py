@@ -48,7 +48,7 @@ class EntropyPolicy:
         max_tokens: int,
         rule: ForkRule,
         text: OpenText,
-        min_gap: int = 8,
+        min_gap: int = 16,
         branch_factor: int = 2,
         distinct: bool = True,
         timing: str = "online",
