@@ -159,7 +159,8 @@ class TreeGeneration:
             if self._batch_policy.leaves > args.think_num:  # with M = 1 both are the leaf's: stock GRPO, bit for bit
                 output["advantages"] = torch.where(mask.bool(), thought[:, None], leaf[:, None])
         if method.node_values is not None:
-            values = token_values(rollout, credit.leaf[mine], lambda *found: method.node_values(*found, args))
+            known = np.where(np.isnan(rewards), np.nan, credit.leaf)[mine]  # a leaf that abstains is not one worth 0
+            values = token_values(rollout, known, lambda *found: method.node_values(*found, args))
             output["advantages"] = self._token_tensor(values, output)
         if args.shared_token_weight == "once":
             output["tool_mask"] = output["tool_mask"] * self._token_tensor(rollout.shares(), output)
