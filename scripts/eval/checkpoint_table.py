@@ -46,6 +46,7 @@ def metrics_table(results: dict[int | None, dict]) -> str:
     for task_type in first["metrics"]:
         of_steps = [result["metrics"].get(task_type, {}) for result in results.values()]
         names = list(dict.fromkeys(name for metrics in of_steps for name in metrics))
+        names = [name for name in names if not name.startswith("n_") or any(m.get(name) for m in of_steps)]
         lines.append(task_type)
         if None not in results:
             lines.append(f"  {'step':32}" + "".join(f"{step:>11}" for step in results))
