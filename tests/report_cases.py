@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import random
 from pathlib import Path
 
@@ -242,3 +243,9 @@ def _tree(step: int, prompt: str, image: str | None, nodes: list[dict], rows: li
         "nodes": nodes,
         "rows": rows,
     }
+
+
+def set_age(file: Path, seconds: float) -> None:
+    """Makes a file as old as if it had been written so many seconds ago."""
+    then = file.stat().st_mtime - seconds
+    os.utime(file, (then, then))

@@ -203,7 +203,7 @@ function tokenSpans(node) {
   if (!node.tokens || node.tokens.length > MOST_TOKENS) return el("span", {}, node.text);
   return node.tokens.map((token, i) => {
     const entropy = node.entropies?.[i], logprob = node.logprobs?.[i];
-    const heat = isNumber(entropy) ? Math.round(55 * clamp(entropy / HOTTEST, 0, 1)) : 0;
+    const heat = isNumber(entropy) ? Math.round(38 * clamp(entropy / HOTTEST, 0, 1)) : 0;
     const facts = [JSON.stringify(String(token)), `token ${i + 1}`, isNumber(entropy) ? `entropy ${entropy.toFixed(2)} nats` : null, isNumber(logprob) ? `probability ${(100 * Math.exp(logprob)).toFixed(1)} %` : null];
     return tipped(el("span", { class: "t", style: { "--heat": `${heat}%` } }, String(token)), facts.filter(Boolean).join("\n"));
   });
