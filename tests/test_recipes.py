@@ -15,7 +15,7 @@ from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
 
 RECIPES = sorted((ROOT / "config" / "recipes").glob("*.yaml"))
-BIG = [path for path in RECIPES if path.stem.endswith("_3b")]
+RELEASES = [path for path in RECIPES if path.stem.endswith("_vl_3b")]
 DEMO = "metadata/demo/trajectory_train.yaml"
 
 # What stands in for each recipe's own size and data: the tiny model, short completions, one tree a step.
@@ -41,8 +41,11 @@ def parse(path, *flags):
 
 
 def lengths(method: str) -> dict:
-    if method == "grpo":
+    if method in ("grpo", "tree_adv"):
         return {"max_completion_length": 24}
+    if method == "tree_grpo":  # two trees of three leaves; turns too short to call anything
+        turns = {"max_turn_length": 8, "max_observation_length": 64, "max_completion_length": 256}
+        return turns | {"per_device_train_batch_size": 6, "dataset_name": "metadata/demo/search_train.yaml"}
     return {"max_thought_length": 16, "max_answer_length": 8}
 
 
@@ -87,7 +90,7 @@ class TestEveryRecipe:
         assert path.read_text().startswith("# ")
         recipe = yaml.safe_load(path.read_text())
         assert recipe["output_dir"] == f"runs/{path.stem}"
-        assert recipe["method"] == re.sub("_(qwen2_5_vl_3b|qwen2_5_vl_3b_full|demo|metaworld)$", "", path.stem)
+        assert recipe["method"] == re.sub("_(qwen2_5_(vl_)?3b(_full)?|demo|metaworld)$", "", path.stem)
 
     def test_what_it_needs_is_shipped_made_by_a_script_or_named_by_the_user(self, path):
         recipe = yaml.safe_load(path.read_text())
@@ -107,7 +110,7 @@ class TestEveryRecipe:
         assert "prefix sharing: packed and dense log-probs differ" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("path", BIG, ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)
 def test_the_3b_recipes_are_the_releases_setting(path):
     (_, args, model), _ = parse(path)
     assert args.leaves == 16  # both methods score as many completions a prompt
