@@ -7,9 +7,11 @@ them: `\\<image>`. Other markers, such as ShareRobot's `<image 0-25>`, are plain
 
 from __future__ import annotations
 
+import functools
 import re
 
 from task.answer_parsing import thought_tags
+from task.environment import tools_of
 
 SLOT = re.compile(r"(?<!\\)<(image|video)>")
 ESCAPED = re.compile(r"\\(<(?:image|video)>)")
@@ -30,7 +32,8 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
     """Chat messages with typed parts: the task's system prompt, if it has one, then the user turn.
 
     Parts are {"type": "text", "text": str} and {"type": "image" | "video", "index": int}, the index counting in
-    `record["images"]` and `record["videos"]`.
+    `record["images"]` and `record["videos"]`. Where an agent acts by the chat template's tool calls, the first message
+    has the tools' schemas under "tools".
 
     Raises:
         ValueError: the question has slots, but not one for each medium.
@@ -43,7 +46,31 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
     system = task.config.get("system_prompt")
     if system:
         messages.insert(0, {"role": "system", "content": _text(_with_tags(system, thought_end))})
-    return messages
+    tools = tool_schemas(getattr(task, "make_environment", None))
+    return [messages[0] | {"tools": tools}, *messages[1:]] if tools else messages
+
+
+@functools.cache
+def tool_schemas(make_environment) -> list[dict] | None:
+    """The tools that a chat template lists, as JSON schemas, for environments that act by its tool calls; else None.
+
+    Raises ValueError for a tool that cannot be described: it needs type hints and a docstring with an `Args:` section.
+    """
+    environment = make_environment() if make_environment is not None else None
+    if getattr(environment, "action_form", "tags") != "tool_calls":
+        return None
+    from transformers.utils import get_json_schema
+
+    schemas = []
+    for name, tool in tools_of(environment).items():
+        try:
+            schemas.append(get_json_schema(tool))
+        except Exception as error:  # its own kinds, none of them a ValueError
+            raise ValueError(
+                f"the tool {name} of {type(environment).__name__} cannot be described to a model ({error}): give it "
+                "type hints and a docstring with an `Args:` section"
+            ) from error
+    return schemas
 
 
 def _has_slots(record: dict, kind: str) -> bool:

@@ -12,7 +12,7 @@ from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
 from model.coordinates import processed_size
-from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, typed_parts, unloadable
+from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
@@ -65,7 +65,9 @@ class Qwen2_5VLModule(VLMModule):
         return set(tokenizer.convert_tokens_to_ids(list(MEDIA_TOKENS)))
 
     def render(self, messages):
-        return self.processor.apply_chat_template(typed_parts(messages), add_generation_prompt=True, tokenize=False)
+        return self.processor.apply_chat_template(
+            typed_parts(messages), tools=tools_in(messages), add_generation_prompt=True, tokenize=False
+        )
 
     def encode(self, messages, images=(), videos=()):
         refuse_in_text(messages, MEDIA_TOKENS, "part of a picture")

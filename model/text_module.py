@@ -7,7 +7,7 @@ import re
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, typed_parts, unloadable
+from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
 
 
 class TextModule(VLMModule):
@@ -59,7 +59,9 @@ class TextModule(VLMModule):
                 )
             # Most text templates want a string.
             turns.append({"role": message["role"], "content": "".join(part["text"] for part in message["content"])})
-        return self.processor.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+        return self.processor.apply_chat_template(
+            turns, tools=tools_in(messages), add_generation_prompt=True, tokenize=False
+        )
 
     def encode(self, messages, images=(), videos=()):
         if images or videos:

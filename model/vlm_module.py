@@ -207,6 +207,11 @@ def typed_parts(messages: list[dict]) -> list[dict]:
     return turns
 
 
+def tools_in(messages: list[dict]) -> list[dict] | None:
+    """The tools' schemas that the first message carries for the chat template (dataset/prompts.py), or None."""
+    return messages[0].get("tools")
+
+
 def refuse_in_text(messages: list[dict], tokens: Sequence[str], taken_for: str) -> None:
     """ValueError if a text part spells a control token, which the tokenizer would make the real one."""
     for message in typed_parts(messages):

@@ -124,6 +124,17 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
             "apart, or give their environments the same action_form and tags"
         )
     if "tool_calls" in forms.values():
-        return ToolCallForm(module.processor, tokenizer.eos_token)
+        return _tool_call_form(samples, tokenizer, module)
     tools = sorted({tool for environment in samples.values() for tool in tools_of(environment)})
     return TagForm(tools, think, next(iter(tags.values())))
+
+
+def _tool_call_form(samples: dict[str, Any], tokenizer, module) -> ToolCallForm:
+    """The chat template's form; ValueError where the template does not show the model its tools."""
+    marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
+    if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
+        raise ValueError(
+            f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: take a "
+            "model whose template does, or environments with action_form 'tags'"
+        )
+    return ToolCallForm(module.processor, tokenizer.eos_token)

@@ -1,0 +1,182 @@
+"""Actions by tags and by the chat template's tool calls, and what stands round their results."""
+
+from __future__ import annotations
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of
+
+from dataset.prompts import build_messages
+from trainer.policies.agent_forms import Action, TagForm, ToolCallForm
+
+# The layout of Qwen2.5's template: tools in the system turn, results as <tool_response> in a user turn.
+TEMPLATE = (
+    "{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n' }}{%- for tool in tools %}{{ tool | tojson }}{{ '\\n' }}"
+    "{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}"
+    "{%- for message in messages %}{%- if message.role == 'tool' %}"
+    "{%- if messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{%- endif %}"
+    "{{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\\n' }}{%- endif %}"
+    "{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{%- for call in message.tool_calls or [] %}{{ '\\n<tool_call>\\n' }}{{ call.function | tojson }}"
+    "{{ '\\n</tool_call>' }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
+
+@pytest.fixture
+def tiny_chat(tiny_text):
+    """The random text model's module and tokenizer with a chat template that knows tools."""
+    module, model, tokenizer = tiny_text
+    module, tokenizer = copy.copy(module), copy.deepcopy(tokenizer)
+    tokenizer.chat_template = TEMPLATE
+    module.processor = tokenizer
+    return module, model, tokenizer
+
+
+class ChatEcho(Echo):
+    action_form = "tool_calls"
+
+
+class ChatCounter(Counter):
+    action_form = "tool_calls"
+
+    def add(self, number: int) -> str:
+        """Adds.
+
+        Args:
+            number: how much.
+
+        Returns:
+            The total.
+        """
+        return super().add(number)
+
+
+def one_call(name="search", arguments='{"query": "q"}'):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+def grown(made, tiny, texts, **changes):
+    policy = policy_of(
+        made, tiny, tasks={"t": task_of(made, made.__name__)}, **{"tree_num": 1, "expand_num": 1, **changes}
+    )
+    texts = iter(texts)
+    (tree,) = ScriptedAgent(tiny[2], lambda tree, parent: next(texts, "done")).grow(policy, ["a"])
+    return policy, tree
+
+
+def test_a_result_stands_in_a_tool_turn_behind_the_sampled_end_of_turn(tiny_chat):
+    _, tree = grown(ChatEcho, tiny_chat, [f"let me look\n{one_call()}", "it is q"])
+    tokenizer = tiny_chat[2]
+    wanted = (
+        f"let me look\n{one_call()}<|im_end|>\n<|im_start|>user\n<tool_response>\nfound q\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\nit is q<|im_end|>"
+    )
+    assert tokenizer.decode(tree.tokens(tree.leaves()[0])) == wanted
+    assert tree.nodes[0].token_ids[-1] == tokenizer.eos_token_id, "sampled, so in the step"
+
+
+def test_it_is_what_the_template_itself_writes(tiny_chat):
+    _, tree = grown(ChatEcho, tiny_chat, [one_call(), "it is q"])
+    tokenizer = tiny_chat[2]
+    call = {"type": "function", "function": {"name": "search", "arguments": {"query": "q"}}}
+    turns = [
+        {"role": "user", "content": "a?"},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "search", "content": "found q"},
+    ]
+    whole = tokenizer.apply_chat_template(turns, add_generation_prompt=True, tokenize=False)
+    observation = tokenizer.decode(tree.nodes[1].token_ids)
+    assert whole.endswith(observation) and observation.startswith("\n<|im_start|>user")
+
+
+def test_several_calls_of_a_turn_run_one_after_another(tiny_chat):
+    texts = [one_call("add", '{"number": 2}') + one_call("add", '{"number": 3}'), "5"]
+    policy, tree = grown(ChatCounter, tiny_chat, texts, max_turn_length=200, max_observation_length=200)
+    told = tiny_chat[2].decode(tree.nodes[1].token_ids)
+    assert told.count("<|im_start|>user") == 1 and told.index("total 2") < told.index("total 5")
+    assert policy.report(tree, tree.leaves()[0])["tool_calls"] == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '<tool_call>{"name": "search", "arguments": </tool_call>',
+        '<tool_call>{"name": "search", "arguments": {"query": "q"}}',
+        "<tool_call>search(q)</tool_call>",
+        '<tool_call>["search"]</tool_call>',
+        '<tool_call>{"name": 3, "arguments": {}}</tool_call>',
+        '<tool_call>{"name": "search", "arguments": [1]}</tool_call>',
+        "<tool_call>" + "[" * 50_000,
+        one_call() + "<tool_call>oops</tool_call>",
+    ],
+)
+def test_a_call_that_is_no_json_object_is_told_and_is_a_turn(tiny_chat, text):
+    form = ToolCallForm(tiny_chat[2], "<|im_end|>")
+    turn = form.read(text, "eos")
+    assert turn.fault and not turn.actions and not turn.answered
+    assert "<tool_response>\nError" in "".join(form.told(turn.fault))
+
+
+def test_malformed_json_is_counted_and_training_could_go_on(tiny_chat):
+    policy, tree = grown(ChatEcho, tiny_chat, ["<tool_call>oops</tool_call>", "done"])
+    assert policy.metrics([tree])["agent/invalid_share"][0] == 1 and len(tree.leaves()) == 2
+    assert [node.status for node in tree.nodes] == ["ok"] * len(tree.nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [(one_call("fly"), "unknown_tool"), (one_call("search", '{"q": 1}'), "bad_arguments")],
+)
+def test_wrong_names_and_arguments_are_told(tiny_chat, text, kind):
+    policy, tree = grown(ChatEcho, tiny_chat, [text, "done"])
+    assert policy.metrics([tree])[f"tool/errors/{kind}"][0] == 1
+    assert "Error" in tiny_chat[2].decode(tree.nodes[1].token_ids)
+
+
+def test_arguments_may_be_written_as_json_text(tiny_chat):
+    form = ToolCallForm(tiny_chat[2], "<|im_end|>")
+    turn = form.read(one_call("search", '"{\\"query\\": \\"q\\"}"'), "eos")
+    assert turn.actions == (Action("search", {"query": "q"}),)
+
+
+def test_a_turn_cut_in_the_middle_is_a_leaf(tiny_chat):
+    policy = policy_of(ChatEcho, tiny_chat, tasks={"t": task_of(ChatEcho)}, max_turn_length=4, expand_num=0)
+    (tree,) = ScriptedAgent(tiny_chat[2], lambda tree, parent: one_call()).grow(policy, ["a"])
+    assert [node.status for node in tree.nodes] == ["length"] * 2
+
+
+def test_a_template_without_tool_turns_is_refused(tiny_text):
+    with pytest.raises(ValueError, match="lists no tools"):
+        policy_of(ChatEcho, tiny_text, tasks={"t": task_of(ChatEcho)})
+
+
+def test_the_prompt_lists_the_tools(tiny_chat, tiny_vlm):
+    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=ChatEcho)
+    record = {"question": "a?", "images": [], "videos": []}
+    messages = build_messages(record, task)
+    rendered = tiny_chat[0].render(messages)
+    assert '"name": "search"' in rendered and "anything." in rendered and "_fork" not in rendered
+    assert tiny_chat[0].encode(messages).ids
+    plain = build_messages(record, SimpleNamespace(config=task.config, make_environment=Echo))
+    assert "tools" not in plain[0] and tiny_vlm[0].render(plain) == tiny_vlm[0].render(messages)
+
+
+def test_a_tool_that_cannot_be_described_is_named():
+    class Undescribed(ChatEcho):
+        def peek(self, where): ...
+
+    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=Undescribed)
+    with pytest.raises(ValueError, match="the tool peek of Undescribed"):
+        build_messages({"question": "a?", "images": [], "videos": []}, task)
+
+
+def test_tags_of_other_names():
+    form = TagForm(["look"], "plan", {"information": "seen", "answer": "final"})
+    assert form.stops == ("</look>", "</final>") and form.frame(1) == ["\n\n<seen>", "</seen>\n\n"]
+    assert form.read("<final>x</final>", "stop").answered
+    assert form.read("<look> x </look>", "stop").actions == (Action("look", "x"),)
+    assert form.read("<answer>x</answer>", "eos").fault
