@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from PIL import Image
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
@@ -87,3 +88,22 @@ def assert_sound(tree, eos_ids):
         if node.parent != PROMPT:
             assert node.group == tree.nodes[node.parent].group
         assert node.status != "failed" or index in leaves
+
+
+def small_model(vocab_size: int, family: str, attention: str):
+    """Random weights: `llama`, or `sliding` with a window of nine tokens in half of the layers."""
+    sizes = {
+        "vocab_size": vocab_size,
+        "hidden_size": 32,
+        "intermediate_size": 64,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "initializer_range": 0.2,
+        "attn_implementation": attention,
+    }
+    torch.manual_seed(1)
+    if family == "llama":
+        return LlamaForCausalLM(LlamaConfig(**sizes)).eval()
+    window = {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 2}
+    return Qwen2ForCausalLM(Qwen2Config(**sizes, **window)).eval()

@@ -4,9 +4,9 @@ import random
 
 import pytest
 import torch
-from engine_cases import assert_dense, encode, engine, grow
+from engine_cases import assert_dense, encode, engine, grow, small_model
 from peft import LoraConfig, get_peft_model
-from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+from transformers import GenerationConfig
 
 from trainer.engines.sampling import Sampling
 from trainer.policies.chain import ChainPolicy
@@ -167,22 +167,7 @@ def test_entropies_are_those_of_the_dense_distribution(tiny_text):
 def test_other_text_models_and_attentions(tiny_text, family, attention):
     """A sliding window shorter than the rollout, several rows of unequal prompts."""
     module, _, processor = tiny_text
-    sizes = {
-        "vocab_size": len(module.tokenizer),
-        "hidden_size": 32,
-        "intermediate_size": 64,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-        "initializer_range": 0.2,
-        "attn_implementation": attention,
-    }
-    torch.manual_seed(1)
-    if family == "llama":
-        model = LlamaForCausalLM(LlamaConfig(**sizes))
-    else:
-        model = Qwen2ForCausalLM(Qwen2Config(**sizes, use_sliding_window=True, sliding_window=9, max_window_layers=2))
-    setup = (module, model.eval(), processor)
+    setup = (module, small_model(len(module.tokenizer), family, attention), processor)
     prompts = [encode(module, "x" * n) for n in (2, 17)]
     for prompt, tree in zip(prompts, grow(engine(setup), prompts, ThoughtAnswerPolicy(2, 2, 20, 20, "e")), strict=True):
         assert_dense(setup, prompt, tree)

@@ -120,3 +120,37 @@ def test_repetition_penalty_is_the_usual_one():
 def test_settings_out_of_range_are_named(settings, said):
     with pytest.raises(ValueError, match=said):
         Sampling(**settings)
+
+
+def test_distinct_rows_draw_without_replacement_from_what_is_left():
+    """P(first i, then j) = p_i * p_j / (1 - p_i), the log-probabilities are those of the full distribution."""
+    probs = torch.tensor([0.5, 0.3, 0.15, 0.05])
+    logits, sampler, pairs = probs.log().expand(20000, -1), Sampler(Sampling()), torch.zeros(4, 4)
+    groups = [([i, i + 1], ()) for i in range(0, 20000, 2)]
+    tokens, logprobs, _ = sampler(logits, distinct=groups)
+    torch.testing.assert_close(logprobs, probs.log()[tokens])
+    pairs.index_put_(tuple(tokens.view(-1, 2).T), torch.ones(10000), accumulate=True)
+    wanted = probs[:, None] * probs / (1 - probs[:, None]) * (1 - torch.eye(4))
+    assert (pairs.diagonal() == 0).all()
+    assert ((pairs / 10000 - wanted).abs() < 4 * (wanted * (1 - wanted) / 10000).sqrt() + 1e-9).all()
+
+
+def test_distinct_rows_leave_out_what_is_taken_and_fall_back_when_nothing_is_left():
+    logits = torch.tensor([0.0, 1.0, 2.0, -torch.inf]).expand(5, -1)
+    tokens, _, _ = Sampler(Sampling())(logits, distinct=[([0, 1, 4], [2])])
+    assert set(tokens[[0, 1]].tolist()) == {0, 1}
+    assert tokens[4].item() in (0, 1, 2)
+    tokens, _, _ = Sampler(Sampling(temperature=0))(logits, distinct=[([0, 1], [2])])
+    assert tokens.tolist() == [1, 0, 2, 2, 2]
+
+
+def test_each_row_has_its_temperature():
+    logits = torch.randn(3, 50)
+    heat = torch.tensor([[0.5], [0.0], [2.0]])
+    tokens, logprobs, entropies = Sampler(Sampling(top_k=7))(logits, temperature=heat)
+    for row, temperature in enumerate((0.5, 0.0, 2.0)):
+        alone = Sampler(Sampling(temperature=temperature, top_k=0 if temperature == 0 else 7))
+        _, _, wanted = alone(logits[row : row + 1])
+        torch.testing.assert_close(entropies[row : row + 1], wanted)
+    assert tokens[1] == logits[1].argmax()
+    torch.testing.assert_close(logprobs[1], logits[1].log_softmax(-1).max())

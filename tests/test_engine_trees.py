@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from engine_cases import assert_dense, assert_sound, encode, engine, grow
+from engine_cases import assert_dense, assert_sound, encode, engine, grow, small_model
 
 from trainer.engines import transformers_engine
 from trainer.engines.growth import Growth
@@ -290,12 +290,12 @@ def test_distinct_first_tokens_and_groups(tiny_text):
 
 
 def test_a_call_runs_while_others_decode(tiny_text):
-    """The call of one row waits until the other has sampled ten more tokens; only then does it answer."""
+    """The call of one row waits until the other has sampled six more tokens; only then does it answer."""
     sampled, go_on = [0], threading.Event()
 
     def progress(count):
         sampled[0] = count
-        if count >= started[0] + 10:
+        if count >= started[0] + 6:
             go_on.set()
 
     started = [10**9]
@@ -467,6 +467,21 @@ def test_random_policies(tiny_text, abilities):
         if "expand" not in abilities:
             assert grower.stats["recomputed_tokens"] == 0
     assert "observation" in kinds
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("family", ["llama", "sliding"])
+def test_random_policies_on_other_models(tiny_text, family, attention):
+    """A window shorter than the rollout: what is brought back must stand where it stood."""
+    module, _, processor = tiny_text
+    setup = (module, small_model(len(module.tokenizer), family, attention), processor)
+    for seed in range(4):
+        policy = Anything(module, random.Random(seed), ("expand", "split"))
+        prompts = [encode(module, "x" * n) for n in (2, 17)]
+        grower = engine(setup)
+        for prompt, tree in zip(prompts, grow(grower, prompts, policy, seed), strict=True):
+            assert_dense(setup, prompt, tree)
+        assert grower.stats["forks"] + grower.stats["calls"] > 0
 
 
 @pytest.mark.slow

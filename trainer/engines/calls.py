@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trainer.policies.segment import Call, Observed
 
-EVERY = 16  # steps
+EVERY = 8  # steps
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class Calls:
     """Calls that are out, in the order in which they were made.
 
     When a call comes back must not depend on how fast it was: the rows that decode together, and with them the random
-    numbers a row gets, would change from run to run. So calls come back at every 16th step, each after at least 16
-    steps and waited for if need be, and all of them when no row is left to decode. A tool that takes less time than 16
-    steps is never waited for while rows decode, and several that take longer are waited for together.
+    numbers a row gets, would change from run to run. So calls come back at every 8th step, each after at least 8 steps
+    and waited for if need be, and all of them when no row is left to decode. A tool that takes less time than 8 steps
+    is never waited for while rows decode, and several that take longer are waited for together.
 
     Args:
         limit: the most calls that run at a time; more wait for their turn.

@@ -187,6 +187,7 @@ class Growth:
         """Adds what came back as a node and asks the policy what follows."""
         tree, observed = self.trees[arrival.prompt], arrival.observed
         parent = tree.nodes[arrival.node]
+        assert observed.token_ids, f"an observation of tree {tree.prompt_id} has no token"
         node = tree.add(
             Node(
                 arrival.node,

@@ -78,8 +78,9 @@ class Branch:
     Args:
         node: index of a node, or `PROMPT`.
         segment: what to sample there.
-        at: after how many of the node's tokens; None: after all of them. Fewer split the node, which must be a leaf:
-            its tail becomes the first child, and with `segment.distinct` the new first tokens differ from it too.
+        at: after how many of the node's tokens, as they are when `expand` is asked; None: after all of them. Fewer
+            split the node, which must be a sampled leaf: its tail becomes the first child and keeps the node's status
+            and extra. With `segment.distinct` the new first tokens differ from those that follow already.
     """
 
     node: int
@@ -118,15 +119,16 @@ class Policy(Protocol):
     def next(self, tree: Tree, node_index: int, ended: str) -> Segment | Call | None:
         """What follows a finished node; None makes it a leaf. May set `tree.nodes[node_index].status`.
 
-        `ended` is how the node ended: "stop" (its stop string came), "eos", "length" (cut at its limit), or "observed"
-        (it is an observation).
+        `ended` is how the node ended: "stop" (a stop string came), "eos", "length" (cut at its limit), or "observed"
+        (it is an observation, and did not fail).
         """
 
     def expand(self, tree: Tree) -> list[Branch]:
         """Asked when all rows of a tree have ended, and again after what it returned has ended; empty: it is done.
 
-        A branch at the end of a node costs no forward pass of what is above it; one inside a node feeds the one token
-        before it again.
+        A branch at the prompt's end or behind a node that a segment followed costs no forward pass of what is above it;
+        one inside a node feeds the one token before it again. Branches are not asked about each other: two at the same
+        point may begin alike.
         """
 
     def split(self, tree: Tree, node_index: int, token_ids: list[int], entropy: float, logprob: float) -> Split | None:
