@@ -1,10 +1,10 @@
 """log.jsonl: a line a log step while a run trains, the same figures as every back end; and the bars of a run."""
 
-import importlib.util
 import json
 import math
 
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from trainer_cases import text_trainer
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
@@ -29,8 +29,7 @@ def entries(folder):
 @pytest.fixture(scope="module")
 def trained(tiny_text, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
-    board = "tensorboard" if importlib.util.find_spec("tensorboard") else "none"
-    trainer = text_trainer(tiny_text, folder, max_steps=2, report_to=board)
+    trainer = text_trainer(tiny_text, folder, max_steps=2, report_to="tensorboard")
     back_end = BackEnd()
     trainer.add_callback(back_end)
     trainer.train()
@@ -43,18 +42,18 @@ def test_every_log_step_is_a_line_with_all_figures(trained):
     assert (start["event"], end["event"], start["max_steps"]) == ("start", "end", 2)
     assert [line["step"] for line in lines] == [entry["step"] for entry in trainer.state.log_history]
     for line, sent, saved in zip(lines, back_end.entries, trainer.state.log_history, strict=True):
-        assert line.keys() - {"step", "time"} == sent.keys() == saved.keys() - {"step"}
-        assert line.items() >= {k: v for k, v in saved.items() if not math.isnan(v)}.items()
+        # transformers takes total_flos out of the last entry before it reaches the later ones
+        assert line.keys() - {"step", "time"} == sent.keys() == saved.keys() - {"step", "total_flos"}
+        assert {name: (line[name], value) for name, value in saved.items() if line.get(name, value) != value} == {}
     assert "reward" in lines[0]
     assert start["time"] <= lines[0]["time"] <= end["time"]
 
 
 def test_tensorboard_gets_the_same_figures(trained):
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     folder, _, _ = trained
     board = next(path.parent for path in folder.rglob("events.out.tfevents.*"))
-    reader = accumulator.EventAccumulator(str(board)).Reload()
-    first = entries(folder)[1]
+    reader = EventAccumulator(str(board)).Reload()
+    first = {k: v for k, v in entries(folder)[1].items() if v is not None}  # None: a mean over nothing
     tags = {tag.removeprefix("train/") for tag in reader.Tags()["scalars"]}
     assert first.keys() - {"step", "time"} <= tags
     assert reader.Scalars("train/reward")[0].value == pytest.approx(first["reward"], rel=1e-6)
