@@ -4,8 +4,7 @@
     python scripts/bench/methods.py --output_dir runs/methods --methods tree_adv_grpo --seeds 1   # one, then the table
 
 A run trains LoRA on the tiny model at the settings of the demo recipes, a constant learning rate, and stops after the
-step in which it passed --tokens sampled tokens; then the held-out scenes are answered --samples times each at
-temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is there is not run again. Printed, and
+step in which it passed --tokens sampled tokens; then the held-out scenes are answered twice each at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is there is not run again. Printed, and
 written to methods.json: mean and standard deviation over seeds.
 """
 
@@ -43,8 +42,8 @@ METHODS = {
 }
 # Two updates a generation, so that the ratio is not always 1 and the two levels differ.
 SETTINGS = {
-    "num_generations": 16, "max_completion_length": 160, "learning_rate": 4e-4, "lr_scheduler_type": "constant",
-    "warmup_steps": 5, "per_device_train_batch_size": 64, "num_iterations": 2, "reward_weights": [0.2, 1.0],
+    "num_generations": 16, "max_completion_length": 160, "learning_rate": 4e-4, "warmup_steps": 5,
+    "lr_scheduler_type": "constant_with_warmup", "per_device_train_batch_size": 64, "num_iterations": 2, "reward_weights": [0.2, 1.0],
     "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 1, "use_cpu": True,
     "disable_tqdm": True, "max_steps": 100_000,
 }  # fmt: skip
@@ -90,15 +89,15 @@ def train(name: str, seed: int, budget: int, folder: Path) -> dict:
     begun = time.process_time()
     trainer.train()
     seconds = time.process_time() - begun
-    logs = trainer.state.log_history
+    logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
     saved = [entry["fork/saved"] for entry in logs if "fork/saved" in entry]
     return {
         "steps": trainer.state.global_step,
         "train_tokens": tokens.tokens,
         "seconds": round(seconds),
         "fork_saved": statistics.fmean(saved) if saved else 0.0,
-        "rewards": [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs if "loss" in entry],
-        "lengths": [round(entry["completions/mean_length"], 2) for entry in logs if "loss" in entry],
+        "rewards": [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs],
+        "lengths": [round(entry["completions/mean_length"], 2) for entry in logs],
     } | evaluate(trainer, tasks, seed)
 
 
