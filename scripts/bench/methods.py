@@ -3,9 +3,10 @@
     python scripts/bench/methods.py --output_dir runs/methods                                 # all twelve runs
     python scripts/bench/methods.py --output_dir runs/methods --methods tree_adv_grpo --seeds 1   # one, then the table
 
-A run trains LoRA on the tiny model at the settings of the demo recipes, a constant learning rate, and stops after the
-step in which it passed --tokens sampled tokens; then the held-out scenes are answered twice each at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is there is not run again. Printed, and
-written to methods.json: mean and standard deviation over seeds.
+A run trains LoRA on the tiny model at the settings of the demo recipes, with two updates a generation and a constant
+learning rate, and stops after the step in which it passed --tokens sampled tokens; then the held-out scenes are
+answered twice each at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is there is not
+run again. Printed, and written to methods.json: mean and standard deviation over seeds.
 """
 
 import argparse
@@ -43,9 +44,9 @@ METHODS = {
 # Two updates a generation, so that the ratio is not always 1 and the two levels differ.
 SETTINGS = {
     "num_generations": 16, "max_completion_length": 160, "learning_rate": 4e-4, "warmup_steps": 5,
-    "lr_scheduler_type": "constant_with_warmup", "per_device_train_batch_size": 64, "num_iterations": 2, "reward_weights": [0.2, 1.0],
-    "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 1, "use_cpu": True,
-    "disable_tqdm": True, "max_steps": 100_000,
+    "lr_scheduler_type": "constant_with_warmup", "per_device_train_batch_size": 64, "num_iterations": 2,
+    "reward_weights": [0.2, 1.0], "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 1,
+    "use_cpu": True, "disable_tqdm": True, "max_steps": 100_000,
 }  # fmt: skip
 COLUMNS = ("accuracy", "format", "output_tokens", "steps", "fork_saved", "seconds")
 
