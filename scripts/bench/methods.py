@@ -45,8 +45,8 @@ METHODS = {
 SETTINGS = {
     "num_generations": 16, "max_completion_length": 160, "learning_rate": 4e-4, "warmup_steps": 5,
     "lr_scheduler_type": "constant_with_warmup", "per_device_train_batch_size": 64, "num_iterations": 2,
-    "reward_weights": [0.2, 1.0], "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none", "logging_steps": 1,
-    "use_cpu": True, "disable_tqdm": True, "max_steps": 100_000,
+    "reward_weights": [0.2, 1.0], "gradient_checkpointing": False, "save_strategy": "no", "report_to": "none",
+    "logging_steps": 1, "use_cpu": True, "disable_tqdm": True, "max_steps": 100_000,
 }  # fmt: skip
 COLUMNS = ("accuracy", "format", "output_tokens", "steps", "fork_saved", "seconds")
 
