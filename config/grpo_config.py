@@ -315,6 +315,11 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         """A checkpoint holds no half-used rollouts: saves fall where a generation window ends."""
         window = self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
         self.save_steps_asked = self.save_steps
+        if self.save_strategy == "best" and window > 1:
+            raise ValueError(
+                f"save_strategy=best may save while a generation serves {window} steps, and a checkpoint holds no "
+                "rollouts: use save_strategy steps with load_best_model_at_end"
+            )
         if self.save_strategy == "steps" and self.save_steps >= 1 and window > 1:
             self.save_steps = int(-(-self.save_steps // window) * window)
 

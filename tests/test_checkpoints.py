@@ -56,6 +56,19 @@ def test_rotation_keeps_the_newest_and_the_state_names_final_places(tiny_text, t
     assert ".incomplete" not in (tmp_path / "checkpoint-3" / "trainer_state.json").read_text()
 
 
+@pytest.mark.parametrize("share", [0.2, 0.5])
+def test_a_save_at_a_share_of_the_run_waits_for_the_end_of_the_generation(tiny_text, tmp_path, share):
+    changes = {"save_strategy": "steps", "save_steps": share, "steps_per_generation": 2, "max_steps": 10}
+    text_trainer(tiny_text, tmp_path, rows=8, **changes).train()
+    steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
+    assert steps == ([2, 4, 6, 8, 10] if share == 0.2 else [6, 10])
+
+
+def test_saving_the_best_in_mid_generation_is_refused(tiny_text, tmp_path):
+    with pytest.raises(ValueError, match="save_strategy=best may save while a generation serves 2 steps"):
+        text_trainer(tiny_text, tmp_path, save_strategy="best", steps_per_generation=2, metric_for_best_model="x")
+
+
 def test_a_disk_that_fills_leaves_the_checkpoint_before(tiny_text, tmp_path, monkeypatch):
     trainer = text_trainer(tiny_text, tmp_path, max_steps=3, **SAVING)
     original = trainer._save_optimizer_and_scheduler

@@ -13,6 +13,7 @@ import shutil
 from pathlib import Path
 
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 INCOMPLETE = ".incomplete"
@@ -85,6 +86,27 @@ class WholeCheckpoints:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
             self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
+
+
+class SaveAtWindowEnd(TrainerCallback):
+    """Puts a save off to the step at which the generation at hand is used up: a checkpoint holds no rollouts.
+
+    Whole numbers of save_steps fall there by themselves (they were raised); shares of a run and epochs may not. The
+    save at the end of a run is not put off.
+    """
+
+    def __init__(self):
+        self.waiting = False
+
+    def on_step_end(self, args, state, control, **kwargs):
+        window = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
+        self._put_off(control, ends=state.global_step % max(window, 1) == 0 or control.should_training_stop)
+
+    on_epoch_end = on_step_end
+
+    def _put_off(self, control, ends: bool) -> None:
+        wanted = control.should_save or self.waiting
+        control.should_save, self.waiting = wanted and ends, wanted and not ends
 
 
 def layout_fault(checkpoint: str, layout: dict) -> str | None:

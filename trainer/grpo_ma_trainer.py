@@ -18,13 +18,14 @@ from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from model.reward_func import checked_rewards
 from trainer.arguments import check_arguments
-from trainer.checkpoints import WholeCheckpoints
+from trainer.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.evaluation import predict, summarise
 from trainer.evaluation_bar import EvaluationBar
 from trainer.faults import GradientCheck, StepFaults
 from trainer.forward import RowForward
 from trainer.generation import TreeGeneration
 from trainer.objective import TreeObjective
+from trainer.policies.agent_tree import policies_of_evaluation
 from trainer.progress import LayoutCheck, RolloutBar, ShortProgress
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
@@ -100,7 +101,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
-        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping):
+        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd()):
             self.add_callback(callback)
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
@@ -116,6 +117,8 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         rows = [dataset[i] for i in range(rank, len(dataset), world)]
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm
+        lengths = (self.args.max_completion_length, self.args.thought_end)
+        agents = policies_of_evaluation(self.args, self.tasks, self._tokenizer, self.module, *lengths)
         with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
             predictions = predict(
                 engine,
@@ -126,6 +129,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 batch_size=self.args.per_device_eval_batch_size,
                 thought_end=self.args.thought_end,
                 on_bad_media=self.args.on_bad_media,
+                policy_of=agents if self.args.method == "tree_grpo" else None,
                 progress=bar,
             )
         summary = summarise(gather_object(predictions), self.tasks)
