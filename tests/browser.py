@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-from pathlib import Path
 
 import pytest
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-
-MEASURES = Path(__file__).with_name("page_measures.js").read_text(encoding="utf-8")
-
-
-def measured(page, name: str):
-    """What a function of page_measures.js finds in a page: `layoutFaults` or `leastContrast`."""
-    return page.evaluate(f"() => {{ {MEASURES}; return {name}(); }}")
 
 
 def executable() -> str | None:

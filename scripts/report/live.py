@@ -15,7 +15,8 @@ from report.page import page_content, render_page
 from report.pictures import Thumbnails
 from report.sources import EVALUATION_FILES, RUN_FILES, find_sources
 
-LEAST_PAUSE = 2.0  # seconds between two builds, and at least the time that one takes
+LEAST_PAUSE = 2.0  # seconds between two builds
+PAUSE_FACTOR = 2.0  # the pause is at least so many times as long as the build before it
 OUR_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
 
@@ -38,7 +39,7 @@ class LivePage:
     def news(self, have: str) -> dict | None:
         """{"version", "data", "pictures"}, or None where `have` is the newest version."""
         with self._lock:
-            if time.monotonic() - self._built_until >= max(LEAST_PAUSE, self._took):
+            if time.monotonic() - self._built_until >= max(LEAST_PAUSE, PAUSE_FACTOR * self._took):
                 try:
                     self._refresh()
                 except (OSError, ValueError) as error:  # a file or folder went while it was read: the page stays

@@ -11,7 +11,7 @@ from PIL import Image
 from dataset.media import load_image
 
 BUDGET = 32 * 2**20  # characters of all thumbnails of a page
-SIDES = ((150, 560), (600, 400), (2000, 288))  # (up to so many pictures, longest side in pixels)
+SIDES = ((150, 560), (600, 400), (1200, 288))  # (up to so many pictures, longest side in pixels)
 SMALLEST_SIDE = 208
 SMALL_PNG = 24 * 2**10  # bytes; drawings stay sharp where they fit
 QUALITY = 80

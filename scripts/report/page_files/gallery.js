@@ -79,12 +79,13 @@ function showResults(shown, results, found) {
     grid.append(...kept.slice(made, made + CARDS_AT_ONCE).map((item) => card(item, kept)));
     made = Math.min(made + CARDS_AT_ONCE, kept.length);
     sentinel.hidden = made >= kept.length;
+    cardObserver.unobserve(sentinel); // it reports once; observed anew it reports again if it is still in sight
+    cardObserver.observe(sentinel);
   };
   sentinel.append(el("button", { class: "quiet", type: "button", onclick: more }, "Show more"));
   results.replaceChildren(kept.length ? grid : el("p", { class: "muted" }, "No item fits these filters."), sentinel);
-  more();
   cardObserver = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) more(); }, { rootMargin: "500px" });
-  cardObserver.observe(sentinel);
+  more();
 }
 
 function itemTable(items) {
