@@ -8,6 +8,7 @@ from setuptools.command.sdist import sdist
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ["config", "dataset", "model", "task", "trainer"]
 DEV = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>=77", "gguf>=0.17,<1"]
+BROWSER = ["playwright>=1.50,<2"]  # drives Debian's Chromium in the tests of reports
 MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]
 DETECTION = ["pycocotools>=2.0.8,<3"]  # average precision; all else works without
@@ -41,7 +42,7 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + PHOTOS + DETECTION + MATH + REASONING + SEARCH + GRIDWORLD,
+        "dev": DEV + BROWSER + PHOTOS + DETECTION + MATH + REASONING + SEARCH + GRIDWORLD,
         "detection": DETECTION,
         "flash": ["flash-attn>=2.8,<3"],
         "gridworld": GRIDWORLD,
