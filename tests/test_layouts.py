@@ -4,6 +4,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from trainer_cases import text_trainer
 
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
 from layout_cases import CASES, settings
@@ -49,3 +50,11 @@ def test_a_step_has_the_same_trees_in_every_layout(case):
         trees[processes] = rows
         assert found["per_device_train_batch_size"] % (found["think_num"] * found["answer_num"]) == 0
     assert trees == {1: 32, 2: 32}
+
+
+def test_fsdp_on_a_cpu_is_a_sentence(tiny_text, tmp_path, monkeypatch):
+    """accelerate would train with plain data parallelism and say nothing."""
+    trainer = text_trainer(tiny_text, tmp_path)
+    monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
+    with pytest.raises(ValueError, match=r"FSDP was asked for, but .* runs on cpu"):
+        trainer.train()

@@ -30,6 +30,7 @@ from trainer.tree import PROMPT, Tree  # noqa: E402
 
 DATA = ROOT / "metadata" / "demo" / "trajectory"
 RANK = int(os.environ.get("RANK", "0"))
+TIMEOUT, SLOW = 60, [30]  # seconds
 END = 616  # <|im_end|> of the demo's tokenizer
 PICTURE, TEXT, TWO, BROKEN, VIDEO = "picture", "text", "two pictures", "broken picture", "video"
 
@@ -81,7 +82,8 @@ def second_without_end(name, policy, rank):
 
 
 def slow_reward(completions, **kwargs):
-    time.sleep(float(os.environ.get("SLOW_REWARD", "5")) if RANK else 0)
+    """The first call on the second process takes half the collectives' timeout."""
+    time.sleep(SLOW.pop() if RANK and SLOW else 0)
     return text_reward(completions)
 
 
@@ -111,7 +113,7 @@ SCENARIOS = {
     "rollouts of one process failed": Scenario(write=second_all_fail),
     "one process skips broken pictures": Scenario((PICTURE, BROKEN), settings=SKIP),
     "one process skips, the other has text": Scenario((TEXT, BROKEN), settings=SKIP, **OPEN),
-    "a slow reward on one process": Scenario(reward=slow_reward),
+    "a reward of 30 s on one process": Scenario(reward=slow_reward),
     "no reward on one process": Scenario(reward=none_on_the_second),
     "equal rewards on one process": Scenario(reward=equal_on_the_second),
     "a micro-batch with every completion masked": Scenario(
@@ -161,7 +163,7 @@ def train(scenario: Scenario, layout: str, folder: Path) -> dict:
             "report_to": "none",
             "disable_tqdm": True,
             "use_cpu": True,
-            "ddp_timeout": int(os.environ.get("COLLECTIVE_TIMEOUT", "30")),
+            "ddp_timeout": TIMEOUT,
             "ddp_find_unused_parameters": scenario.vision,  # as train.py
             "deepspeed": deepspeed,
             **settings,

@@ -23,6 +23,7 @@ from trainer.micro_batches import partition
 from trainer.progress import warn_of_unclosed
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
+from trainer.unsharded import unsharded
 from trainer.verbose import print_trees, verbose
 
 
@@ -63,7 +64,14 @@ class TreeGeneration:
         unwrapped = unwrap_model_for_generation(self.model_wrapped, self.accelerator)
         self.model.eval()
         try:
-            with checkpointing, unwrapped as model, torch.no_grad(), self.accelerator.autocast(), merged_lora(model):
+            with (
+                checkpointing,
+                unwrapped as model,
+                unsharded(self.model_wrapped),
+                torch.no_grad(),
+                self.accelerator.autocast(),
+                merged_lora(model),
+            ):
                 yield TransformersEngine(
                     model,
                     self.module,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 import warnings
 
@@ -109,6 +110,11 @@ class LayoutCheck(TrainerCallback):
         accelerator, wrapped = self.trainer.accelerator, self.trainer.model_wrapped
         layout = [f"{accelerator.num_processes} process(es) on {accelerator.device.type}", type(wrapped).__name__]
         assert accelerator.num_processes == args.world_size
+        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and not self.trainer.is_fsdp_enabled:
+            raise ValueError(
+                f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
+                "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
+            )
         if self.trainer.is_deepspeed_enabled:
             stage = accelerator.state.deepspeed_plugin.zero_stage
             assert type(wrapped).__name__ == "DeepSpeedEngine", f"asked for DeepSpeed, got {type(wrapped).__name__}"
