@@ -7,6 +7,7 @@ for a user's mistake, with one sentence.
 """
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
@@ -37,6 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"watch.py: port {args.port} cannot be used ({error.strerror}): name another by --port.", file=sys.stderr)
         return 2
+    os.nice(10)  # a training on the same cores comes first
     print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()

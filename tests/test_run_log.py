@@ -45,7 +45,7 @@ def test_every_log_step_is_a_line_with_all_figures(trained):
         # transformers takes total_flos out of the last entry before it reaches the later ones
         assert line.keys() - {"step", "time"} == sent.keys() == saved.keys() - {"step", "total_flos"}
         assert {name: (line[name], value) for name, value in saved.items() if line.get(name, value) != value} == {}
-    assert "reward" in lines[0]
+    assert lines[0]["rollout/tokens_per_second"] > 0
     assert start["time"] <= lines[0]["time"] <= end["time"]
 
 
@@ -110,6 +110,7 @@ def test_the_rollout_bar_expects_what_the_generation_before_needed(capsys, monke
         assert bar.tokens == counts[-1]
     assert "30/40" in shown
     assert "75%" in shown
+    assert bar.sums() == {"rollout/seconds": (bar.seconds, 1), "rollout/tokens_per_second": (30, bar.seconds)}
     assert bar.seconds > 0
     with RolloutBar(shown=False) as quiet:
         quiet(5)

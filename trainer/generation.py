@@ -101,7 +101,8 @@ class TreeGeneration:
         gap = tuple(map(sum, zip((0.0, 0.0), *self._sampler_gap, strict=True)))
         self._sampler_gap = []
         own = self._batch_policy.metrics(trees) if hasattr(self._batch_policy, "metrics") else {}
-        logged = self._log_sums(rollout_sums(self._rollout) | own | {"sampling/policy_gap": gap})
+        speed = self._rollout_bar.sums()
+        logged = self._log_sums(rollout_sums(self._rollout) | speed | own | {"sampling/policy_gap": gap})
         if hasattr(self._batch_policy, "remember"):
             self._batch_policy.remember(logged)
         warn_of_unclosed(self._metrics["train"].get("thought/unclosed_share", [0.0])[-1], args)
@@ -222,11 +223,15 @@ class TreeGeneration:
         logged.extend(advantages.tolist())
 
     def _log_sums(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
-        """Files sum / count over all processes under each name (one collective), and returns the quotients."""
-        totals = self.accelerator.reduce(self._tensor(list(sums.values()), torch.float64), reduction="sum").tolist()
-        quotients = {
-            name: total / count if count else float("nan") for name, (total, count) in zip(sums, totals, strict=True)
-        }
+        """Files sum / count over all processes under each name, and returns the quotients (one collective).
+
+        A process may lack some of the names: what its rollouts say depends on what was sampled.
+        """
+        totals: dict[str, list[float]] = {}
+        for found in gather_object([sums]):
+            for name, pair in found.items():
+                totals[name] = [old + float(new) for old, new in zip(totals.get(name, [0.0, 0.0]), pair, strict=True)]
+        quotients = {name: total / count if count else float("nan") for name, (total, count) in totals.items()}
         for name, value in quotients.items():
             self._metrics["train"][name].append(value)
         return quotients

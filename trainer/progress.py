@@ -80,6 +80,13 @@ class RolloutBar:
         self._bar.close()
         self.seconds = time.monotonic() - self._started
 
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Name -> (sum, count) of this process, as `trainer.metrics.rollout_sums`: seconds, tokens/s of one process."""
+        return {
+            "rollout/seconds": (self.seconds, 1),
+            "rollout/tokens_per_second": (self.tokens, self.seconds),
+        }
+
 
 def warn_of_unclosed(share: float, args) -> None:
     """A warning with the ways out when most thoughts of a generation never closed; `args` is the GRPOConfig."""

@@ -16,7 +16,7 @@ from report.pictures import Thumbnails
 from report.sources import EVALUATION_FILES, RUN_FILES, find_sources
 
 LEAST_PAUSE = 2.0  # seconds between two builds
-PAUSE_FACTOR = 2.0  # the pause is at least so many times as long as the build before it
+PAUSE_FACTOR = 9.0  # the pause is at least so many times as long as a build: a tenth of one core at most
 OUR_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
 

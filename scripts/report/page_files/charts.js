@@ -15,8 +15,8 @@ const PANELS = [
   { title: "Divergence from the reference", note: "KL", keys: [["thought/kl", "thoughts"], ["answer/kl", "answers"], ["kl", "completions"]] },
   { title: "Clipped tokens", note: "share", keys: [["thought/clip_ratio/region_mean", "thoughts"], ["answer/clip_ratio/region_mean", "answers"], ["clip_ratio/region_mean", "completions"]] },
   { title: "Tokens a prompt", keys: [["tokens/generated", "generated"], ["tokens/unique", "in the tree"], ["tokens/trained", "in dense rows"]] },
-  { title: "Speed", note: "tokens a second", keys: [["tokens per second", "tokens/s"]] },
-  { title: "Seconds a step", keys: [["step_time", "seconds"]] },
+  { title: "Speed", note: "tokens a second", keys: [["tokens per second", "all, of all processes"], ["rollout/tokens_per_second", "rollouts, of one process"]] },
+  { title: "Seconds a step", keys: [["step_time", "all"], ["rollout/seconds", "rollouts"]] },
   { title: "Loss", keys: [["loss", "loss"]] },
   { title: "Learning rate", keys: [["learning_rate", "rate"]] },
 ];
