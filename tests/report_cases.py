@@ -106,7 +106,17 @@ def agent_tree(step: int, prompt: str) -> dict:
         node(0, "observation", "Paris is the capital of France.", 0.5, sampled=False, entropies=[], logprobs=[]),
         node(1, "step", "<answer>Paris</answer>", 0.9),
         node(1, "step", "<search>Paris mayor</search>", -0.4),
-        node(3, "observation", "tool error", -0.4, sampled=False, status="failed", entropies=[], logprobs=[]),
+        node(
+            3,
+            "observation",
+            "tool error",
+            -0.4,
+            sampled=False,
+            status="failed",
+            error="refused",
+            entropies=[],
+            logprobs=[],
+        ),
         node(-1, "step", "<answer>Lyon</answer>", -1.1, group=1),
     ]
     rows = [

@@ -11,6 +11,10 @@ import report_cases as cases
 from conftest import ROOT
 from page_measures import measured
 from PIL import Image
+from trainer_cases import vlm_trainer
+
+from model.reward_func import task_rewards
+from task.task_loader import load_tasks
 
 pytestmark = pytest.mark.slow
 pytest_plugins = ["browser"]
@@ -359,7 +363,7 @@ class TestTrees:
         page.locator("#trees").screenshot(path=shots / "agent.png")
         observed = page.locator(".node.observed")
         assert observed.count() == 2
-        assert "failed" in page.locator(".node.failed").inner_text()
+        assert "failed, refused" in page.locator(".node.failed").inner_text()
         assert page.locator(".fork").count() == 2
 
     @pytest.mark.parametrize("width", [1280, 390])
@@ -420,4 +424,47 @@ class TestLargeAndHostile:
         page.locator("span.t").first.hover()
         assert "<script>" in page.locator("#tip").inner_text()
         assert page.evaluate("window.broken") is None
+        assert page.said == []
+
+
+class TestRealRun:
+    @pytest.fixture(scope="class")
+    def demo(self, tiny_vlm, tiny_model_dir, tmp_path_factory):
+        """Address and trees of the report of two steps of training on the demo, and of an evaluation of four tasks."""
+        folder = tmp_path_factory.mktemp("demo")
+        settings = {"max_steps": 2, "think_num": 2, "answer_num": 2, "max_thought_length": 80, "max_answer_length": 80}
+        rewards = task_rewards(load_tasks(), "</think>")
+        trainer = vlm_trainer(
+            tiny_vlm, folder / "train", rows=2, reward=rewards, log_trees="every:1", learning_rate=1e-4, **settings
+        )
+        trainer.train()
+        families = ("trajectory", "detection", "affordance", "math")
+        manifests = [f"metadata/demo/{family}_test.yaml" for family in families]
+        command = [sys.executable, "scripts/eval/eval.py", "--model_name_or_path", str(tiny_model_dir), "--dataset"]
+        command += [*manifests, "--output_dir", str(folder / "eval"), "--max_new_tokens", "120", "--batch_size", "64"]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, done.stderr[-2000:]
+        trees = [json.loads(line) for line in (folder / "train" / "trees.jsonl").read_text().splitlines()]
+        predictions = [json.loads(line) for line in (folder / "eval" / "predictions.jsonl").read_text().splitlines()]
+        return report(folder), trees, predictions
+
+    @pytest.mark.parametrize("width", [1280, 390])
+    def test_it_shows_what_was_sampled_and_predicted(self, demo, open_page, shots, width):
+        address, trees, predictions = demo
+        page = open_page(address, width)
+        last = next(tree for tree in trees if tree["step"] == 1)
+        assert page.locator(".node").count() == len(last["nodes"])
+        deepest = len(last["nodes"]) - 1
+        page.locator(f".node[data-node='{deepest}']").click()
+        assert page.locator("span.t").all_text_contents() == last["nodes"][deepest]["tokens"]
+        assert page.locator("#found").inner_text().startswith(f"{len(predictions)} of {len(predictions)} items")
+        assert filter_of(page, "Task").locator("option").count() == 5
+        filter_of(page, "Task").select_option("trajectory-sharerobot")
+        drawn = page.locator(".item").first.locator("g.true polyline.shape").get_attribute("points")
+        wanted = next(p for p in predictions if p["question_type"] == "trajectory-sharerobot")["answer"]
+        assert numbers(drawn) == pytest.approx([x for point in wanted for x in point], abs=0.01)
+        filter_of(page, "Task").select_option("")
+        page.screenshot(path=shots / f"demo-{width}.png", full_page=True)
+        assert measured(page, "layoutFaults") == []
+        assert measured(page, "leastContrast")["ratio"] >= LEAST_CONTRAST
         assert page.said == []

@@ -81,6 +81,7 @@ def test_rewards_that_are_no_numbers_become_null(tmp_path):
 def test_every_kind_of_tree_is_written(tmp_path):
     chains = Rollout.of([prompt()], [chain_tree("c", [[1], [2], [3], [4]])], 4)
     agent = Tree("a", [Node(PROMPT, "step", [1]), Node(0, "observation", [2], sampled=False), Node(1, "step", [3])])
+    agent.nodes[1].extra = {"error": "time", "seconds": 3}
     failed = Tree("f", [Node(PROMPT, "thought", [1], sampled=False, status="failed")])
     log = TreeLog(tmp_path, every=1)
     write(log, rollout=chains)
@@ -92,6 +93,7 @@ def test_every_kind_of_tree_is_written(tmp_path):
         ["thought"],
     ]
     assert [node["sampled"] for node in lines(tmp_path)[1]["nodes"]] == [True, False, True]
+    assert [node.get("error") for node in lines(tmp_path)[1]["nodes"]] == [None, "time", None]
 
 
 def test_steps_between_are_left_out_and_a_late_generation_makes_up_for_its_multiple(tmp_path):

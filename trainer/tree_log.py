@@ -4,7 +4,7 @@ One line a tree:
 
     {"step", "prompt_id", "question_type", "question", "images": [path], "image_size", "processed_size",
      "nodes": [{"parent", "kind", "group", "status", "sampled", "count", "text", "tokens": [text], "entropies",
-                "logprobs", "advantage", "reward"}],
+                "logprobs", "advantage", "reward", "error": of a tool, where there was one}],
      "rows": [{"leaf", "rewards": {function: value}, "reward", "advantage"}],
      "cut": what was left out, only where something was}
 
@@ -180,7 +180,8 @@ def _prompt_entry(t: int, rollout: Rollout, record: dict) -> dict:
 
 
 def _node_entry(node: Node, decode) -> dict:
-    return {
+    error = node.extra.get("error") if isinstance(node.extra, dict) else getattr(node.extra, "error", None)
+    entry = {
         "parent": node.parent,
         "kind": node.kind,
         "group": node.group,
@@ -192,6 +193,7 @@ def _node_entry(node: Node, decode) -> dict:
         "entropies": [_round(x, 3) for x in node.entropies],
         "logprobs": [_round(x, 3) for x in node.logprobs],
     }
+    return entry | ({"error": str(error)[:200]} if error else {})
 
 
 def _row_entry(tree: Tree, row: int, rollout: Rollout, rewards, totals, credit: list[float]) -> dict:

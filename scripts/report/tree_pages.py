@@ -94,6 +94,7 @@ def _node(node: dict, place: int) -> dict:
         "text": text(node.get("text"), 20_000),
         "advantage": number(node.get("advantage")),
         "reward": number(node.get("reward")),
+        "error": text(node.get("error"), 200),
         **lists,
     }
 

@@ -175,7 +175,7 @@ function nodeBox(node, i, box, top, most, select) {
   const classes = ["node", node.sampled ? signOf(node.advantage) : "observed", node.status === "failed" ? "failed" : ""].filter(Boolean).join(" ");
   const tint = Math.round(4 + 22 * Math.min(1, Math.abs(node.advantage ?? 0) / most));
   const room = box.height - 8 - 15;
-  const flag = node.status === "ok" ? "" : `, ${node.status}`;
+  const flag = [node.status === "ok" ? "" : node.status, node.error].filter(Boolean).map((word) => `, ${word}`).join("");
   return el("button", { class: classes, type: "button", "data-node": i, "data-leaves": box.leaves, "aria-pressed": String(viewer.node === i), onclick: () => select(i),
     style: { left: `${box.x}px`, top: `${top + box.y}px`, width: `${box.width}px`, height: `${box.height}px`, "--tint": `${tint}%` } },
     el("span", { class: "head" }, el("span", {}, `${node.kind}, ${count(node.count)} tok${flag}`), node.sampled ? el("b", {}, signed(node.advantage)) : null),
@@ -193,7 +193,7 @@ function showNode(said, tree) {
   said.replaceChildren(
     el("h3", {}, `${node.kind} ${viewer.node}`),
     el("div", { class: "facts-row" },
-      fact("status", node.status), fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
+      fact("status", node.status), node.error ? fact("error", node.error) : null, fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
       fact("mean log-prob.", figure(mean(node.logprobs || []))), fact("mean entropy", figure(mean(node.entropies || []))),
       ...(row ? Object.entries(row.rewards).map(([name, value]) => fact(name, figure(value))) : []), copies > 1 ? fact("rows", String(copies)) : null),
     el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)));
