@@ -8,6 +8,7 @@ import math
 import re
 import subprocess
 import sys
+import time
 
 import pytest
 import report_cases as cases
@@ -17,7 +18,7 @@ from PIL import Image
 sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.gallery import items_of, read_predictions
-from report.history import checkpoint_series, progress, read_history, series, spikes, tokens_per_second
+from report.history import checkpoint_series, progress, read_history, series, spikes, thinned, tokens_per_second
 from report.lines import number, read_lines, text
 from report.page import as_script_data, page_content, render_page
 from report.pictures import Pictures, Thumbnails
@@ -131,8 +132,24 @@ class TestHistory:
     def test_spikes_are_far_above_the_mean(self):
         entries = cases.log_entries(100)
         steps, values = series([e for e in entries if "step" in e])["grad_norm"]
-        assert [steps[i] for i in spikes([steps, values])] == [50]
+        assert spikes([steps, values]) == [50]
         assert spikes([[1, 2], [1.0, 1.0]]) == spikes([[], []]) == spikes([[1], [0.0]]) == []
+
+    def test_a_long_curve_keeps_its_peaks(self):
+        steps = list(range(30_000))
+        values = [math.sin(step / 900) for step in steps]
+        values[17_111] = 9.0
+        kept = thinned([steps, values])
+        assert len(kept[0]) <= 2000
+        assert kept[0] == sorted(set(kept[0]))
+        assert (17_111, 9.0) in zip(*kept, strict=True)
+        assert thinned([steps[:50], values[:50]]) == [steps[:50], values[:50]]
+
+    def test_a_long_log_is_read_in_time(self, tmp_path):
+        cases.write_lines(tmp_path / "log.jsonl", [{"step": s, "reward": 0.5} for s in range(60_000)])
+        started = time.monotonic()
+        assert len(read_history(tmp_path)[0]) == 60_000
+        assert time.monotonic() - started < 5
 
     def test_time_left_comes_from_the_latest_steps(self):
         history = [{"step": s, "step_time": 9.0 if s < 50 else 2.0} for s in range(0, 100, 5)]

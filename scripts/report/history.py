@@ -8,6 +8,7 @@ from pathlib import Path
 from report.lines import number, read_lines, read_object
 
 NOT_FIGURES = ("step", "epoch", "time", "total_flos")
+MOST_POINTS = 2000  # of one curve
 SPIKE_FACTOR = 3.0  # a gradient norm above this many times the run's mean is marked
 
 
@@ -24,7 +25,8 @@ def read_history(folder: Path) -> tuple[list[dict], dict]:
         if entry.get("event") == "start":
             start = entry
         elif number(entry.get("step")) is not None:
-            live = [e for e in live if e["step"] <= entry["step"]]  # a resumed run goes over some steps again
+            while live and live[-1]["step"] > entry["step"]:  # a resumed run goes over some steps again
+                live.pop()
             live.append(entry)
         elif entry.get("event") == "end":
             start = {**start, "ended": entry.get("time")}
@@ -79,15 +81,27 @@ def tokens_per_second(history: list[dict]) -> list[list[float]]:
     return [steps, rates]
 
 
-def spikes(points: list[list[float]]) -> list[int]:
-    """Indices of the values above SPIKE_FACTOR times the mean of all: the gradient spike score of SPAM (2501.06842).
+def spikes(points: list[list[float]]) -> list[float]:
+    """Steps whose value is above SPIKE_FACTOR times the mean of all: the gradient spike score of SPAM (2501.06842).
 
-    >>> spikes([[1, 2, 3, 4, 5], [1.0, 1.0, 1.0, 9.0, 1.0]])
-    [3]
+    >>> spikes([[10, 20, 30, 40, 50], [1.0, 1.0, 1.0, 9.0, 1.0]])
+    [40]
     """
-    values = points[1]
-    mean = sum(values) / len(values) if values else 0.0
-    return [i for i, value in enumerate(values) if value > SPIKE_FACTOR * mean > 0]
+    mean = sum(points[1]) / len(points[1]) if points[1] else 0.0
+    return [step for step, value in zip(*points, strict=True) if value > SPIKE_FACTOR * mean > 0]
+
+
+def thinned(points: list[list[float]]) -> list[list[float]]:
+    """A curve of at most MOST_POINTS points: the least and the largest value of each stretch, so that peaks stay."""
+    steps, values = points
+    if len(steps) <= MOST_POINTS:
+        return points
+    cuts = [round(i * len(steps) / (MOST_POINTS // 2)) for i in range(MOST_POINTS // 2 + 1)]
+    kept = []
+    for start, end in pairwise(cuts):
+        stretch = range(start, end)
+        kept += sorted({min(stretch, key=values.__getitem__), max(stretch, key=values.__getitem__)})
+    return [[steps[i] for i in kept], [values[i] for i in kept]]
 
 
 def progress(history: list[dict], start: dict) -> dict:

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from report.gallery import counts_of, items_of, read_predictions
-from report.history import SPIKE_FACTOR, checkpoint_series, progress, read_history, series, spikes
+from report.history import SPIKE_FACTOR, checkpoint_series, progress, read_history, series, spikes, thinned
 from report.lines import number, read_object, text
 from report.pictures import Pictures, Thumbnails
 from report.sources import Source
@@ -87,7 +87,7 @@ def _run(source: Source, trees: list[dict], tasks: dict, pictures: Pictures) -> 
     thought_end = start.get("thought_end")
     return {
         "name": source.name,
-        "series": figures,
+        "series": {name: thinned(points) for name, points in figures.items()},
         "spikes": spikes(figures[GRADIENT_NORM]) if GRADIENT_NORM in figures else [],
         "progress": progress(history, start),
         "settings": _settings({k: v for k, v in start.items() if k not in ("event", "time", "ended")}),

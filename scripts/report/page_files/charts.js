@@ -146,9 +146,9 @@ function plotOf(place, lines, data, hovered) {
   const top = smoothing ? raw.map((values) => smoothed(values, smoothing)) : raw;
   const series = lines.map((line, i) => ({ stroke: colours[i], width: 2, dash: line.dash, spanGaps: true, points: { show: data[0].length === 1, size: 6 } }));
   const behind = smoothing ? lines.map((line, i) => ({ stroke: faded(colours[i]), width: 1, spanGaps: true, points: { show: false } })) : [];
-  const marks = lines.map((line) => line.spikes.map((i) => line.points[0][i]));
-  const spiky = marks.some((found) => found.length);
-  const spikeValues = spiky ? [data[0].map((step) => { const l = marks.findIndex((found) => found.includes(step)); return l < 0 ? null : raw[l][data[0].indexOf(step)]; })] : [];
+  const marks = lines.map((line) => new Set(line.spikes));
+  const spiky = marks.some((steps) => steps.size);
+  const spikeValues = spiky ? [data[0].map((step, i) => { const l = marks.findIndex((steps) => steps.has(step)); return l < 0 ? null : raw[l][i]; })] : [];
   return new uPlot({
     width: Math.max(180, place.clientWidth), height: 176,
     padding: [8, 10, 0, 0],
