@@ -49,28 +49,32 @@ evaluate() {  # folder of the results, then what to evaluate
     --temperature 1 --seed "$seed" --batch_size 64 --max_new_tokens 160 --output_dir "$output/$1" "${@:2}"
 }
 
-stage '1 of 6: smoke test'
+stage '1 of 7: smoke test'
 "$python" scripts/smoke_test.py
 
-stage '2 of 6: the model before training, on 128 held-out scenes, sampled at temperature 1'
+stage '2 of 7: the model before training, on 128 held-out scenes, sampled at temperature 1'
 evaluate before --model_name_or_path scripts/demo/tiny_model
 
-stage '3 of 6: training (GRPO-MA, 4 thoughts x 4 answers, LoRA)'
+stage '3 of 7: training (GRPO-MA, 4 thoughts x 4 answers, LoRA)'
 DEEPSPEED_CONFIG=none bash scripts/run_grpo_lora.sh --nproc 2 --config config/recipes/grpo_ma_demo.yaml \
   --seed "$seed" --output_dir "$output/train"
 
-stage '4 of 6: the model after training, on the same scenes'
+stage '4 of 7: the model after training, on the same scenes'
 evaluate after --adapter_path "$output/train"
 
-stage '5 of 6: training curve'
+stage '5 of 7: training curve'
 "$python" scripts/eval/curve.py "$output/train"
 
-stage '6 of 6: before (A) and after (B)'
+stage '6 of 7: before (A) and after (B)'
 "$python" scripts/eval/compare.py "$output/before" "$output/after"
+
+stage '7 of 7: report of all of it in one page, with rollout trees'
+"$python" scripts/report.py "$output"
 
 stage 'done'
 cat << EOF
 adapter, processor and training log   $output/train
 predictions and metrics, before       $output/before
 predictions and metrics, after        $output/after
+the page to open in a browser         $output/report.html
 EOF
