@@ -62,3 +62,6 @@ def compute_metrics(predictions, **kw):
     """
     rows = [row for row in predictions if row["status"] != "load_error"]
     return {"parse_failure_rate": sum(row["prediction"] is None for row in rows) / max(len(rows), 1)}
+
+
+# Optional: make_environment(), for a task in which an agent acts before it answers: docs/agents.md.

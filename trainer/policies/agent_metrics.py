@@ -20,8 +20,7 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
     (the model was told). fork/different_observation: branches whose next observation no earlier sibling had / branches,
     those left out that answered at once as all earlier siblings did.
     """
-    grown = [tree for tree in trees if tree.nodes[0].kind != "step" or tree.nodes[0].status != "failed"]
-    grown = [tree for tree in grown if any(node.sampled for node in tree.nodes)]
+    grown = [tree for tree in trees if tree.nodes[0].sampled]
     seen = [node.extra for tree in grown for node in tree.nodes if isinstance(node.extra, Seen)]
     steps = [node for tree in grown for node in tree.nodes if node.kind == "step"]
     leaves = [(tree, leaf) for tree in grown for leaf in tree.leaves()]
