@@ -1,0 +1,148 @@
+"""GRPO on chains against Tree-GRPO on the search demo, each until it has sampled the same number of tokens.
+
+    python scripts/bench/agent_methods.py --output_dir runs/agent_methods   # all runs
+    python scripts/bench/agent_methods.py --output_dir runs/agent_methods --methods chain --seeds 1
+
+A run trains the tiny text model at the settings of config/recipes/tree_grpo_demo.yaml and stops after the step in which
+it passed --tokens sampled tokens (what tools return is not counted, a shared token counts once); then the 300 held-out
+questions are answered greedily and at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is
+there is not run again. Printed, and written to agent_methods.json: mean and standard deviation over seeds.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+import torch  # noqa: E402
+import yaml  # noqa: E402
+from transformers import TrainerCallback, set_seed  # noqa: E402
+
+from config.grpo_config import GRPOConfig  # noqa: E402
+from dataset.dataset_grpo import build_dataset  # noqa: E402
+from model.checkpoints import load_policy  # noqa: E402
+from model.reward_func import task_rewards  # noqa: E402
+from task.task_loader import load_tasks  # noqa: E402
+from trainer.evaluation import predict  # noqa: E402
+from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from trainer.policies.agent_step import Shape  # noqa: E402
+from trainer.policies.agent_tree import agent_policy, settings_of  # noqa: E402
+
+PROMPTS = 16  # a step
+METHODS = {
+    "untrained": None,
+    "chain": {"tree_num": 4, "expand_num": 0, "advantage": "inter", "per_device_train_batch_size": 4 * PROMPTS},
+    "tree": {"tree_num": 2, "expand_num": 2, "per_device_train_batch_size": 6 * PROMPTS},
+}
+NOT_TRAINING = ("dataset_name", "model_name_or_path", "output_dir", "use_peft")  # keys of the recipe
+METRICS = ("em", "em_1_hops", "em_2_hops", "em_3_hops", "tool_calls")
+FIGURES = [*METRICS, *(f"greedy_{name}" for name in METRICS), "steps", "train_tokens", "seconds"]
+
+
+class TokenBudget(TrainerCallback):
+    """Stops the training after the step in which `budget` sampled tokens were passed; needs logging_steps 1."""
+
+    def __init__(self, budget: int):
+        self.budget, self.tokens = budget, 0.0
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.tokens += (logs or {}).get("tokens/generated", 0.0) * PROMPTS
+        control.should_training_stop |= self.tokens >= self.budget
+        return control
+
+
+def run(name: str, seed: int, budget: int, folder: Path) -> dict:
+    """One run and its evaluation."""
+    torch.set_num_threads(1)
+    set_seed(seed)
+    recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
+    recipe["environment_args"] = json.dumps(recipe["environment_args"])
+    tasks = load_tasks()
+    module, model, tokenizer = load_policy(str(ROOT / recipe["model_name_or_path"]), dtype="float32")
+    settings = {key: value for key, value in recipe.items() if key not in NOT_TRAINING} | (METHODS[name] or {})
+    settings |= {"output_dir": str(folder / "train"), "max_steps": 100_000, "use_cpu": True, "disable_tqdm": True}
+    tokens = TokenBudget(budget)
+    trainer = GRPOMATrainer(
+        model,
+        task_rewards(tasks),
+        GRPOConfig(seed=seed, data_seed=seed, **settings),
+        build_dataset([str(ROOT / recipe["dataset_name"])], tasks),
+        processing_class=tokenizer,
+        module=module,
+        tasks=tasks,
+        callbacks=[tokens],
+    )
+    begun = time.process_time()
+    if METHODS[name]:
+        trainer.train()
+    seconds = time.process_time() - begun
+    logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
+    figures = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
+    figures["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
+    for prefix, temperature in (("", 1.0), ("greedy_", 0.0)):
+        found = evaluate(trainer, tasks, temperature, seed)
+        figures |= {prefix + metric: found[metric] for metric in METRICS}
+    return figures
+
+
+def evaluate(trainer, tasks, temperature: float, seed: int) -> dict:
+    """The task's metrics on the held-out questions, one chain each."""
+    rows, args = build_dataset([str(ROOT / "metadata" / "demo" / "search_test.yaml")], tasks), trainer.args
+
+    def policy_of(task, records):
+        made_with = (args, records, tasks, trainer.processing_class, trainer.module, settings_of(args))
+        return agent_policy(*made_with, shape=Shape(1), length=args.max_completion_length)
+
+    with trainer._generating(temperature=temperature) as engine:
+        settings = {"max_new_tokens": args.max_completion_length, "batch_size": 100, "policy_of": policy_of}
+        settings["seed"] = seed if temperature else None
+        return tasks["search_qa"].compute_metrics(predict(engine, trainer.module, rows, tasks, **settings))
+
+
+def table(folder: Path) -> dict:
+    """{method: {figure: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
+    found = {}
+    for name in METHODS:
+        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
+        if runs:
+            columns = {figure: [one[figure] for one in runs] for figure in FIGURES}
+            found[name] = {
+                figure: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
+                for figure, v in columns.items()
+            }
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
+    parser.add_argument("--tokens", type=int, default=150_000, help="sampled tokens a run")
+    args = parser.parse_args()
+    args.output_dir.mkdir(parents=True, exist_ok=True)
+    for seed in args.seeds:
+        for name in args.methods:
+            file = args.output_dir / f"{name}-seed{seed}.json"
+            if not file.exists():
+                file.write_text(json.dumps(run(name, seed, args.tokens, args.output_dir)) + "\n")
+                print(f"{file}: {file.read_text()}", flush=True)
+    found = table(args.output_dir)
+    print(f"{'':18}" + "".join(f"{name:>20}" for name in found))
+    for figure in FIGURES:
+        cells = [f"{columns[figure][0]:12.4g} ± {columns[figure][1]:<5.2g}" for columns in found.values()]
+        print(f"{figure:18}" + "".join(cells))
+    (args.output_dir / "agent_methods.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
