@@ -86,11 +86,11 @@ def test_a_server_that_is_killed_ends_branches_and_is_counted(tiny_text):
 
     def write(tree, parent):
         number = next(asked)
-        if number == 6:
+        if number == 3:
             server.close()
         return f"<think>t</think><search>river {number}</search>"
 
-    trees, errors = grown(tiny_text, {"retriever": server.url, "timeout": 2.0}, write, ids=tuple("ab"), max_turns=2)
+    trees, errors = grown(tiny_text, {"retriever": server.url, "timeout": 2.0}, write, max_turns=2)
     assert errors["refused"] > 0 and all(len(tree.leaves()) == 6 for tree in trees)
     assert {node.status for node in trees[0].nodes} >= {"ok", "failed"}
 

@@ -129,8 +129,10 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     from trainer.evaluation import predict_batches
     from trainer.evaluation_bar import EvaluationBar
     from trainer.merged import merged_lora
+    from trainer.policies.agent_tree import policies_of_evaluation
 
     engine, module = build_engine(args, processes)
+    agents = policies_of_evaluation(args, tasks, engine.tokenizer, module, args.max_new_tokens, args.thought_end)
     finished = sum(name in done for name in ids_of(rows))
     bar = EvaluationBar(len(rows), finished, shown=processes.first)
     with torch.no_grad(), merged_lora(engine.model), bar, files.append_to(processes.index) as out:
@@ -145,6 +147,7 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
             on_bad_media=args.on_bad_media,
             num_samples=args.num_samples,
             seed=args.seed if args.temperature > 0 else None,
+            policy_of=agents,
             done=done,
             progress=bar,
         )

@@ -13,6 +13,7 @@ LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size a
 # What changes where and how fast predictions are made, and not what they are.
 NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes")
 LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
+LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
 
 
 def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
@@ -39,6 +40,11 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--seed", type=int, default=42, help="seed of the sampling and of random:N selections (default 42)")
     add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if memory ends")
     add("--max_new_tokens", type=int, default=512, help="longest completion in tokens (default 512)")
+    add("--environment_args", help="agent tasks: JSON object that environments get, such as the retriever")
+    add("--max_turns", type=int, default=3, help="agent tasks: turns with an observation (default 3)")
+    add("--max_turn_length", type=int, default=500, help="agent tasks: tokens of a turn (default 500)")
+    add("--max_observation_length", type=int, default=500, help="agent tasks: tokens of an observation (default 500)")
+    add("--tool_timeout", type=float, default=30.0, help="agent tasks: seconds a turn's calls may take (default 30)")
     add("--max_pixels", type=int, help="picture budget in pixels (default: the processor's)")
     add("--min_pixels", type=int, help="smaller pictures are enlarged to this many pixels (default: the processor's)")
     add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -75,6 +75,20 @@ def agent_policy(
     make_of = {record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records}
     limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
     return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
+
+
+def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, length: int, thought_end: str) -> Callable:
+    """`policy_of` of trainer/evaluation.py: one chain a record, of a task's own agent.
+
+    `args` has the fields of config/tree_grpo_arguments.py; for the others see `agent_policy`.
+    """
+    settings = settings_of(args)
+
+    def policy_of(task: Task, records: list[dict]) -> AgentStepPolicy:
+        limits = {"shape": Shape(1), "length": length, "thought_end": thought_end}
+        return agent_policy(args, records, tasks, tokenizer, module, settings, **limits)
+
+    return policy_of
 
 
 def row_of(record: dict, settings: dict) -> dict:
