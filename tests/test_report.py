@@ -257,6 +257,12 @@ class TestItems:
         cases.write_lines(tmp_path / "predictions.jsonl", [{"id": "a", "status": "oom"}, {"id": "a", "status": "ok"}])
         assert read_predictions(tmp_path)[0] == [{"id": "a", "status": "ok"}]
 
+    def test_an_evaluation_is_shown_while_its_processes_write(self, tmp_path):
+        cases.write_lines(tmp_path / "parts" / "0.jsonl", [{"id": "a"}, {"id": "c"}])
+        cases.write_lines(tmp_path / "parts" / "1.jsonl", [{"id": "b"}])
+        assert find_sources([tmp_path])[0].is_evaluation
+        assert {prediction["id"] for prediction in read_predictions(tmp_path)[0]} == {"a", "b", "c"}
+
 
 class TestTrees:
     def test_leaves_carry_rewards_and_what_their_answer_draws(self, tmp_path, tasks):

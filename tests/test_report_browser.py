@@ -1,10 +1,12 @@
-"""Reports in a real browser: clicked, filtered, measured. Screenshots stay in pytest's folder of the run."""
+"""Reports in a real browser: clicked, filtered, measured, photographed."""
 
 import json
+import os
 import re
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import report_cases as cases
@@ -34,7 +36,9 @@ def report(*folders) -> str:
 
 @pytest.fixture(scope="module")
 def shots(tmp_path_factory):
-    return tmp_path_factory.mktemp("screenshots")
+    """Where screenshots go: pytest's folder of the run, or the one that SCREENSHOTS names."""
+    named = os.environ.get("SCREENSHOTS")
+    return Path(named) if named else tmp_path_factory.mktemp("screenshots")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ from pathlib import Path
 from report.lines import number, read_lines, size, text
 from report.pictures import Pictures
 from report.shapes import shapes_in
+from report.sources import prediction_files
 
 MOST_ITEMS = 20_000
 LONGEST_TEXT = 6_000  # characters of a completion or question
@@ -17,9 +18,9 @@ MOST_SAMPLES = 16  # of one record
 
 def read_predictions(folder: Path) -> tuple[list[dict], int]:
     """(predictions, lines that are none or too many); of two lines of one id the later counts."""
-    entries, faults = read_lines(folder / "predictions.jsonl")
-    kept = {text(entry.get("id"), 300): entry for entry in entries}
-    return list(kept.values())[:MOST_ITEMS], faults + max(0, len(kept) - MOST_ITEMS)
+    found = [read_lines(file) for file in prediction_files(folder)]
+    kept = {text(entry.get("id"), 300): entry for entries, _ in found for entry in entries}
+    return list(kept.values())[:MOST_ITEMS], sum(faults for _, faults in found) + max(0, len(kept) - MOST_ITEMS)
 
 
 def items_of(predictions: list[dict], tasks: dict, pictures: Pictures) -> list[dict]:

@@ -13,7 +13,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from report.page import page_content, render_page
 from report.pictures import Thumbnails
-from report.sources import EVALUATION_FILES, RUN_FILES, find_sources
+from report.sources import find_sources, watched_files
 
 LEAST_PAUSE = 2.0  # seconds between two builds
 PAUSE_FACTOR = 9.0  # the pause is at least so many times as long as a build: a tenth of one core at most
@@ -72,8 +72,7 @@ def signature(folders: list[Path]) -> str:
     """Changes whenever a file that the page shows has changed: a digest over their names, sizes and times."""
     digest = hashlib.sha256()
     for source in find_sources(folders, may_be_empty=True):
-        states = source.folder.glob("checkpoint-*/trainer_state.json")
-        for file in (*(source.folder / name for name in RUN_FILES + EVALUATION_FILES), *sorted(states)):
+        for file in watched_files(source):
             try:
                 stat = file.stat()
             except OSError:

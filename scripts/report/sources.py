@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json", "checkpoints.json")
-EVALUATION_FILES = ("predictions.jsonl", "metrics.json")
+EVALUATION_FILES = ("predictions.jsonl", "metrics.json", "parts/0.jsonl")  # parts: while it is evaluated
 DEEPEST = 2  # levels of folders looked into: RUN/eval/checkpoint-100
 
 
@@ -58,6 +58,17 @@ def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source
         evaluation = _holds(folder, EVALUATION_FILES)
         sources.append(Source(unique, folder, _is_run(folder) or not evaluation, evaluation))
     return sources
+
+
+def prediction_files(folder: Path) -> list[Path]:
+    """Files with the predictions of an evaluation: the whole, and the parts of processes that are still at it."""
+    return [file for file in (folder / "predictions.jsonl", *sorted(folder.glob("parts/*.jsonl"))) if file.is_file()]
+
+
+def watched_files(source: Source) -> list[Path]:
+    """Every file that the page of a source depends on."""
+    states = sorted(source.folder.glob("checkpoint-*/trainer_state.json"))
+    return [*(source.folder / name for name in RUN_FILES + EVALUATION_FILES), *prediction_files(source.folder), *states]
 
 
 def _search(folder: Path, depth: int) -> list[Path]:

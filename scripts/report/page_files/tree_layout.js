@@ -14,7 +14,7 @@ function layoutTree(tree, width) {
   for (let i = nodes.length - 1; i >= 0; i -= 1) if (nodes[i].parent >= 0) leaves[nodes[i].parent] += leaves[i];
   const columns = Math.max(...depth) + 1, total = sum(roots.map((i) => leaves[i]));
   const line = total <= 40 ? 46 : total <= 100 ? 34 : 26;
-  const column = clamp((width - ROOT_WIDTH - GAP * columns) / columns, columns > 4 ? 150 : 170, 460);
+  const column = clamp((width - ROOT_WIDTH - GAP * columns) / columns, columns > 2 ? 150 : 170, 460);
   const boxes = nodes.map(() => null), order = [];
   const waiting = [...roots].reverse();
   let y = 0; // depth first without recursion: a chain of agent steps may be deep
