@@ -1,6 +1,8 @@
 """EntropyPolicy on a scripted model: where forks land, the budget, and the two timings against each other."""
 
 import math
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -178,18 +180,18 @@ class TestTimings:
     @pytest.mark.parametrize("rule", ["entropy", "surprisal", "fixed"])
     def test_online_and_retrospective_trees_have_the_same_distribution(self, rule):
         def sample(timing, seed):
-            trees, _ = grow(policy(trees=1, leaves=3, rule=rule, threshold=0.8, timing=timing), wandering, 4000, seed)
+            trees, _ = grow(policy(trees=1, leaves=3, rule=rule, threshold=0.8, timing=timing), wandering, 2500, seed)
             return Counter(shape(tree) for tree in trees)
 
         statistic, degrees = chi_square(sample("online", 1), sample("retrospective", 2))
-        assert degrees > 20
+        assert degrees > 12
         # The 1% point of chi-square, by Wilson and Hilferty.
         limit = degrees * (1 - 2 / (9 * degrees) + 2.326 * math.sqrt(2 / (9 * degrees))) ** 3
         assert statistic < limit
 
     def test_the_test_tells_two_settings_apart(self):
         def sample(gap, seed):
-            trees, _ = grow(policy(trees=1, leaves=3, threshold=0.8, gap=gap), wandering, 4000, seed)
+            trees, _ = grow(policy(trees=1, leaves=3, threshold=0.8, gap=gap), wandering, 2500, seed)
             return Counter(shape(tree) for tree in trees)
 
         statistic, degrees = chi_square(sample(1, 1), sample(2, 2))
@@ -198,10 +200,10 @@ class TestTimings:
 
 class TestRules:
     def test_random_forks_do_not_look_at_the_distribution(self):
-        trees, _ = grow(policy(trees=4, leaves=64, rule="random", threshold=0.8), sure_but(), prompts=200)
+        trees, _ = grow(policy(trees=4, leaves=64, rule="random", threshold=0.8), sure_but(), prompts=60)
         first = Counter(min(depths(tree), default=0) for tree in trees)
         assert set(range(1, 6)) <= set(first)
-        again, _ = grow(policy(trees=4, leaves=64, rule="random", threshold=0.8), sure_but(), prompts=200)
+        again, _ = grow(policy(trees=4, leaves=64, rule="random", threshold=0.8), sure_but(), prompts=60)
         assert [depths(tree) for tree in again] == [depths(tree) for tree in trees]
 
     def test_random_forks_come_as_often_as_the_share_says(self):
@@ -277,3 +279,9 @@ class TestMetrics:
         assert mixed_siblings(tree, {1: 0.5, 3: 0.0, 4: 1.0}) == (1, 2)
         assert mixed_siblings(tree, {1: 1.0, 3: 0.0}) == (1, 1)
         assert mixed_siblings(tree, {}) == (0, 0)
+
+
+def test_the_policy_imports_neither_torch_nor_an_engine():
+    code = "import sys, trainer.policies.entropy; print([m for m in sys.modules if m in ('torch', 'trainer.engines')])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
