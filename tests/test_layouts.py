@@ -1,4 +1,4 @@
-"""One process, DDP, ZeRO-2 and ZeRO-3 learn the same from the same rollouts (layout_matrix.py has all cases)."""
+"""One process, DDP, ZeRO-2, ZeRO-3 and FSDP2 learn the same from the same rollouts (layout_matrix.py has all cases)."""
 
 import sys
 
@@ -25,7 +25,7 @@ def cases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("layout", ["2 DDP", "2 ZeRO-2", "2 ZeRO-3"])
+@pytest.mark.parametrize("layout", ["2 DDP", "2 ZeRO-2", "2 ZeRO-3", "2 FSDP2"])
 def test_two_processes_learn_what_one_learns(layout, one, tmp_path):
     results = {"1 process": one, layout: measure(layout, cases(), tmp_path)}
     for name, row in gaps(results, cases()).items():

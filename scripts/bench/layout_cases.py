@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# processes, DeepSpeed file
+# processes, DeepSpeed file or FSDP2
+FSDP2 = "fsdp2"
 LAYOUTS = {
     "1 process": (1, None),
     "2 DDP": (2, None),
     "2 ZeRO-2": (2, "zero2.json"),
     "2 ZeRO-3": (2, "zero3.json"),
+    "2 FSDP2": (2, FSDP2),
 }
 
 

@@ -2,11 +2,12 @@
 
     python scripts/bench/layout_matrix.py [--full] [--json layout_matrix.json]
 
-Layouts: one process; two with plain data parallelism, ZeRO-2, ZeRO-3 (gloo on the CPU). Cases: packed and dense passes,
-losses that average over rows and over tokens, the same eight trees an optimiser step in one, two or four micro-batches,
-and thoughts of one group spread over the processes. Each entry is the largest difference of a trained weight from one
-process, packed, whole batch. AdamW has eps 1e-3: with 1e-8 rounding alone moves single weights by 1e-4, as g / (|g| +
-eps) is then the sign of a gradient that is almost zero.
+Layouts: one process; two with plain data parallelism, ZeRO-2, ZeRO-3 and FSDP2, over gloo on the CPU (where accelerate
+shards only if it is told that this is an accelerator). Cases: packed and dense passes, losses that average over rows
+and over tokens, the same eight trees an optimiser step in one, two or four micro-batches, and thoughts of one group
+spread over the processes. Each entry is the largest difference of a trained weight from one process, packed, whole
+batch. AdamW has eps 1e-3: with 1e-8 rounding alone moves single weights by 1e-4, as g / (|g| + eps) is then the sign of
+a gradient that is almost zero.
 """
 
 import argparse

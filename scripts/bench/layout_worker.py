@@ -8,6 +8,7 @@ import functools
 import json
 import os
 import sys
+from datetime import timedelta
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -15,10 +16,12 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
+import fsdp_on_cpu  # noqa: E402
 import torch  # noqa: E402
 from fixed_rollouts import FixedRollouts, hashed_tree, text_reward  # noqa: E402
-from layout_cases import CASES, LAYOUTS, Case, settings  # noqa: E402
+from layout_cases import CASES, FSDP2, LAYOUTS, Case, settings  # noqa: E402
 from peft import LoraConfig  # noqa: E402
+from torch.distributed.tensor import DTensor  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from dataset.dataset_grpo import rows_from_records  # noqa: E402
@@ -26,6 +29,7 @@ from model.checkpoints import load_policy  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 
 QUIET = {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
+TIMEOUT = 90  # seconds
 DATA = ROOT / "metadata" / "demo" / "trajectory"
 
 
@@ -37,12 +41,12 @@ def rows(count: int):
 
 def train(case: Case, layout: str, folder: Path) -> dict:
     """The trainable weights before and after three steps, and the advantage of each completion of the last step."""
-    processes, deepspeed = LAYOUTS[layout]
+    processes, sharding = LAYOUTS[layout]
     args = GRPOConfig(
         output_dir=str(folder),
-        deepspeed=str(ROOT / "scripts" / deepspeed) if deepspeed else None,
+        deepspeed=str(ROOT / "scripts" / sharding) if sharding not in (None, FSDP2) else None,
         gradient_checkpointing=False,
-        ddp_timeout=90,
+        ddp_timeout=TIMEOUT,
         **settings(case, processes),
         **QUIET,
     )
@@ -69,7 +73,7 @@ def train(case: Case, layout: str, folder: Path) -> dict:
 
 
 def trainable(model) -> dict[str, torch.Tensor]:
-    """Copies of the trainable weights, also of those that ZeRO-3 shards."""
+    """Copies of the trainable weights, also of those that ZeRO-3 or FSDP2 shards."""
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     whole = contextlib.nullcontext()
     if any(hasattr(weight, "ds_id") for _, weight in named):
@@ -77,11 +81,16 @@ def trainable(model) -> dict[str, torch.Tensor]:
 
         whole = deepspeed.zero.GatheredParameters([weight for _, weight in named])
     with whole:
-        return {name: weight.detach().clone() for name, weight in named}
+        return {
+            name: (weight.full_tensor() if isinstance(weight, DTensor) else weight).detach().clone()
+            for name, weight in named
+        }
 
 
 def main(layout: str, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
+    if LAYOUTS[layout][1] == FSDP2:
+        fsdp_on_cpu.pretend(timedelta(seconds=TIMEOUT))
     for case in (case for case in CASES if case.name in names):
         result = train(case, layout, folder)
         if os.environ.get("RANK", "0") == "0":
