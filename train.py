@@ -18,7 +18,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from config.model_config import GRPOModelConfig  # noqa: E402
-from config.output import check_reporters, checkpoint_to_resume, make_output  # noqa: E402
+from config.output import check_reporters, checkpoint_to_resume, finish, make_output, steps_left  # noqa: E402
 from config.parser import RecipeParser  # noqa: E402
 from config.script_arguments import GRPOScriptArguments  # noqa: E402
 from config.startup import print_model, print_prompt, print_settings  # noqa: E402
@@ -40,6 +40,8 @@ def main() -> None:
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
         if checkpoint and args.resume_weights_only:
             checkpoint = start_from(checkpoint, model_args)
+        if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
+            return already_through(checkpoint, args)
         trainer = build(script, args, model_args, parser.provenance)
         fault = checkpoint and layout_fault(checkpoint, trainer.layout())
         if fault:
@@ -71,6 +73,13 @@ def main() -> None:
         print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
     trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the others
     trainer.accelerator.end_training()
+
+
+def already_through(checkpoint: str, args) -> None:
+    """What is left of a run whose last checkpoint holds its last step: its final files, and a word."""
+    if args.process_index == 0:
+        finish(checkpoint, args.output_dir)
+        print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise max_steps to train on")
 
 
 def start_from(checkpoint: str, model_args) -> None:

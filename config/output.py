@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
 from transformers.integrations.integration_utils import get_available_reporting_integrations
+
+# Files of a checkpoint that only a resumed run wants.
+STATES = ("optimizer", "scheduler", "scaler", "rng_state", "layout", "method_memory", "latest", "zero_to_")
 
 
 def make_output(folder: str) -> None:
@@ -62,6 +66,21 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     if word == "auto":
         return None
     raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
+
+
+def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool:
+    """Whether a run that goes on from a whole checkpoint has a step to train; transformers trains one in any case."""
+    state = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
+    if max_steps > 0:
+        return state["global_step"] < max_steps
+    return state["num_train_epochs"] < num_train_epochs or state["global_step"] < state["max_steps"]
+
+
+def finish(checkpoint: str, output_dir: str) -> None:
+    """Puts the weights, the processor and the state of a run's last checkpoint where the end of the run would have."""
+    for path in Path(checkpoint).iterdir():
+        if path.is_file() and not path.name.startswith(STATES):
+            shutil.copy2(path, output_dir)
 
 
 def _missing(folder: Path) -> str | None:

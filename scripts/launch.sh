@@ -165,4 +165,19 @@ if [[ -n $dry_run ]]; then
   printf '\n'
   exit 0
 fi
-exec "${command[@]}"
+
+# SIGTERM goes to the training processes, which save and end with status 0; torch's own launcher would pass it on, kill
+# them 30 s later and end with a traceback.
+children() { ps -A -o pid= -o ppid= | while read -r pid parent; do if ((parent == $1)); then echo "$pid"; fi; done; }
+relay() { signalled=yes; for pid in $(children "$launcher"); do kill -TERM "$pid" || true; done; }
+"${command[@]}" &
+launcher=$!
+trap relay TERM
+trap 'signalled=yes; kill -INT "$launcher"' INT
+status=0 signalled=yes
+while [[ -n $signalled ]]; do  # a signal ends `wait`, not what it waits for
+  signalled='' ended=0
+  wait "$launcher" || ended=$?
+  ((ended == 127)) || status=$ended
+done
+exit "$status"

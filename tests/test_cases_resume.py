@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from config.output import checkpoint_to_resume
+from config.output import checkpoint_to_resume, finish, steps_left
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -71,3 +71,18 @@ def test_weights_in_deepspeeds_own_form_count(tmp_path):
     path = checkpoint(tmp_path, 3, **{"README.md": b""})
     (path / "global_step3").mkdir()
     assert checkpoint_to_resume("true", str(tmp_path)) == str(path)
+
+
+def test_a_run_that_is_through_trains_no_further_step_and_has_its_final_files(tmp_path):
+    state = {"global_step": 6, "max_steps": 6, "num_train_epochs": 2}
+    path = checkpoint(
+        tmp_path, 6, json.dumps(state), **{ADAPTER: b"new", "optimizer.pt": b"1", "rng_state_0.pth": b"1"}
+    )
+    (path / "global_step6").mkdir()
+    assert not steps_left(str(path), max_steps=6, num_train_epochs=3.0)
+    assert steps_left(str(path), max_steps=7, num_train_epochs=3.0)
+    assert not steps_left(str(path), max_steps=-1, num_train_epochs=2.0)
+    assert steps_left(str(path), max_steps=-1, num_train_epochs=3.0)
+    finish(str(path), str(tmp_path))
+    assert (tmp_path / ADAPTER).read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == [ADAPTER, "checkpoint-6", "trainer_state.json"]

@@ -11,8 +11,8 @@ from transformers import TrainerCallback
 class StopOnSignal(TrainerCallback):
     """Saves and stops after the optimiser step in which any process was asked to end.
 
-    A checkpoint holds no half-used rollouts, so the steps of the generation at hand are finished first. A second
-    signal ends the process at once.
+    A checkpoint holds no half-used rollouts, so the steps of the generation at hand are finished first. More signals
+    change nothing: a cluster and torch's launcher may each send one.
 
     Attributes:
         asked: whether this process received SIGTERM.
@@ -40,7 +40,6 @@ class StopOnSignal(TrainerCallback):
             self.stopped = control.should_save = control.should_training_stop = True
 
     def _ask(self, number, frame):
-        self.asked = True
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        if self.trainer.accelerator.is_main_process:
+        first, self.asked = not self.asked, True
+        if first and self.trainer.accelerator.is_main_process:
             print("SIGTERM: this generation is trained to its end, then a checkpoint is saved", flush=True)
