@@ -3,11 +3,13 @@
     python scripts/bench/processes.py [--steps 10] [--rounds 2] [--json processes.json]
 
 The clock runs from the end of the first step to the end of the last, so imports, loading and first-time costs are out.
-Needs two idle cores: `cpu_ratio` is what CPU seconds alone would give (two processes that never wait for each other),
-and a wall-clock ratio far below it says that the cores had other work or that the processes waited.
+`ratio` is of the wall clock and needs two idle cores. `cpu_ratio` is what idle cores would give: of every step the CPU
+seconds of the slower process count, since the other waits for it. A `ratio` far below it says that the cores had other
+work.
 """
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -28,18 +30,19 @@ PROMPTS = 4  # of a process in a step: 64 rows of 16 leaves
 
 
 def train_demo(folder: Path, steps: int) -> None:
-    """Trains the demo recipe; each process writes its wall-clock and CPU seconds after the first step."""
+    """Trains the demo recipe; each process writes its wall clock and CPU clock at the end of every step."""
     import torch
     from transformers import TrainerCallback
 
     import train
 
     class Clock(TrainerCallback):
+        def __init__(self):
+            self.wall, self.cpu = [], []  # at the end of every step
+
         def on_step_end(self, args, state, control, **kwargs):
-            if state.global_step == 1:
-                self.begin = time.perf_counter(), time.process_time()
-            if state.global_step == state.max_steps:
-                self.wall, self.cpu = time.perf_counter() - self.begin[0], time.process_time() - self.begin[1]
+            self.wall.append(time.perf_counter())
+            self.cpu.append(time.process_time())
 
     torch.set_num_threads(1)
     flags = ["--output_dir", str(folder / "run"), "--max_steps", str(steps), "--disable_tqdm", "true"]
@@ -57,14 +60,22 @@ def train_demo(folder: Path, steps: int) -> None:
 
 
 def measure(processes: int, steps: int) -> dict[str, float]:
-    """Prompts per second of wall clock, and per CPU second of one process."""
+    """Prompts per second of wall clock, and per CPU second of the slower process in each step."""
     with tempfile.TemporaryDirectory() as folder:
         start([__file__, "--worker", folder, "--steps", str(steps)], processes, timeout=1200)
         found = [json.loads((Path(folder) / f"{rank}.json").read_text()) for rank in range(processes)]
     prompts = PROMPTS * processes * (steps - 1)
-    figures = {kind: prompts / statistics.mean(one[kind] for one in found) for kind in ("wall", "cpu")}
+    seconds = {
+        kind: sum(max(step) for step in zip(*(differences(one[kind]) for one in found), strict=True))
+        for kind in ("wall", "cpu")
+    }
+    figures = {kind: prompts / value for kind, value in seconds.items()}
     print(f"{processes} process(es): {figures['wall']:.3f} prompts/s, {figures['cpu']:.3f} by CPU time", flush=True)
     return figures
+
+
+def differences(times: list[float]) -> list[float]:
+    return [after - before for before, after in itertools.pairwise(times)]
 
 
 def main() -> None:
