@@ -45,7 +45,9 @@ def lengths(method: str) -> dict:
         return {"max_completion_length": 24}
     if method == "tree_grpo":  # two trees of three leaves; turns too short to call anything
         turns = {"max_turn_length": 8, "max_observation_length": 64, "max_completion_length": 256}
-        return turns | {"per_device_train_batch_size": 6, "dataset_name": "metadata/demo/search_train.yaml"}
+        data = {"dataset_name": "metadata/demo/search_train.yaml"}
+        data["environment_args"] = '{"retriever": "metadata/demo/search/corpus.jsonl"}'
+        return turns | data | {"per_device_train_batch_size": 6}
     return {"max_thought_length": 16, "max_answer_length": 8}
 
 
@@ -83,7 +85,7 @@ class TestEveryRecipe:
                 value = [value]
             if name == "report_to":
                 value = [] if value == "none" else [value]
-            assert got == value, name
+            assert got == (json.dumps(value) if isinstance(value, dict) else value), name
             assert parser.provenance[name] == "recipe"
 
     def test_it_starts_with_what_it_is_for_and_writes_below_runs(self, path):
@@ -105,7 +107,8 @@ class TestEveryRecipe:
         steps = [entry for entry in state["log_history"] if "loss" in entry]
         assert [entry["step"] for entry in steps] == [1, 2]
         assert all(entry["rewards/accuracy_reward/mean"] is not None for entry in steps)
-        weights = "model.safetensors" if path.stem.endswith("_full") else "adapter_model.safetensors"
+        adapter = yaml.safe_load(path.read_text()).get("use_peft", True)
+        weights = "adapter_model.safetensors" if adapter else "model.safetensors"
         assert {weights, "processor_config.json", "chat_template.jinja"} <= {file.name for file in tmp_path.iterdir()}
         assert "prefix sharing: packed and dense log-probs differ" in capsys.readouterr().out
 
