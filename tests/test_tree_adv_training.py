@@ -3,7 +3,11 @@
 import math
 
 import pytest
-from trainer_cases import largest_gap, logged, norm, run, text_trainer, vlm_trainer
+from engine_cases import engine, grow
+from trainer_cases import demo_rows, largest_gap, logged, norm, run, settings, text_trainer, vlm_trainer
+
+from trainer.methods import METHODS, Batch
+from trainer.prompts import PromptEncoder
 
 SETTINGS = {
     "method": "tree_adv",
@@ -85,3 +89,17 @@ def test_with_pictures_and_lora(tiny_vlm, tmp_path, timing):
 def test_settings_that_cannot_work_end_in_a_sentence(tiny_text, tmp_path, changes, said):
     with pytest.raises(ValueError, match=said):
         text_trainer(tiny_text, tmp_path, **SETTINGS | changes)
+
+
+def test_the_default_setting_saves_a_quarter_of_the_demos_tokens(tiny_vlm, tmp_path):
+    module, _, processor = tiny_vlm
+    args = settings(tmp_path, method="tree_adv", max_completion_length=160)
+    encoder = PromptEncoder(module, 4096, "error", "error", None, 160)
+    prompts = [encoder.encode(row) for row in demo_rows(8)]
+    policy = METHODS["tree_adv"].policy(Batch(args, tokenizer=processor.tokenizer, module=module))
+    grower = engine(tiny_vlm)
+    trees = grow(grower, prompts, policy)
+    assert {len(tree.leaves()) for tree in trees} == {16}
+    flat = sum(len(tree.tokens(leaf)) for tree in trees for leaf in tree.leaves())
+    assert grower.stats["generated_tokens"] == sum(tree.unique_tokens() for tree in trees) < 0.75 * flat
+    assert grower.stats["recomputed_tokens"] == 0
