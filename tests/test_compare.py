@@ -5,8 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
+from scripts.eval import changed_items
 from scripts.eval import compare as script
+from trainer import intervals
+from trainer.intervals import bootstrap_interval
 
 
 def item(id, accuracy, answer="a", status="ok", question_type="t", format=1.0, length=None):
@@ -49,17 +53,17 @@ def test_a_distance_is_better_when_lower():
 
 def test_interval_agrees_with_the_normal_one_and_repeats():
     differences = np.random.default_rng(0).normal(0.1, 0.3, size=400)
-    low, high = script.paired_bootstrap(differences, 10_000, seed=42)
+    low, high = bootstrap_interval(differences, 10_000, seed=42)
     half = 1.96 * differences.std(ddof=1) / 20
     assert low == pytest.approx(differences.mean() - half, abs=0.003)
     assert high == pytest.approx(differences.mean() + half, abs=0.003)
-    assert (low, high) == script.paired_bootstrap(differences, 10_000, seed=42)
-    assert (low, high) != script.paired_bootstrap(differences, 10_000, seed=43)
+    assert (low, high) == bootstrap_interval(differences, 10_000, seed=42)
+    assert (low, high) != bootstrap_interval(differences, 10_000, seed=43)
 
 
 def test_interval_is_paired(monkeypatch):
     # Items differ a lot from each other, but B is better by exactly 0.1 on each: the paired interval has no width.
-    monkeypatch.setattr(script, "RESAMPLES_AT_ONCE", 7)
+    monkeypatch.setattr(intervals, "RESAMPLES_AT_ONCE", 7)
     pairs = [(item(str(i), float(i)), item(str(i), i + 0.125)) for i in range(5)]
     figures = script.compare(pairs, {}, resamples=200)["t"]["accuracy"]
     assert (figures["low"], figures["high"]) == (0.125, 0.125)
@@ -87,7 +91,7 @@ def test_load_errors_and_abstentions_leave_the_pairs():
     b = {"x": item("x", None, status="load_error"), "y": item("y", None), "z": item("z", 0.0)}
     pairs, notes = script.pair(a, b, common=False)
     result = script.compare(pairs, {})["t"]
-    assert "1 items could not be loaded" in notes[0]
+    assert "1 items could not be loaded or completed" in notes[0]
     assert (result["accuracy"]["n"], result["format"]["n"]) == (1, 2)
 
 
@@ -122,3 +126,40 @@ def test_table_names_every_metric_and_its_direction():
 def test_missing_folder(tmp_path, capsys):
     assert script.main([str(tmp_path / "none"), str(tmp_path)]) == 2
     assert "does not exist" in capsys.readouterr().err
+
+
+def test_ties_and_samples_are_counted():
+    def several(id, *scores):
+        samples = [{"accuracy": score, "format": 1.0, "status": "ok"} for score in scores]
+        return item(id, sum(scores) / len(scores)) | {"samples": samples}
+
+    pairs = [(several("x", 1.0, 0.0), several("x", 1.0, 1.0)), (several("y", 0.0, 0.0), several("y", 0.0, 0.0))]
+    figures = script.compare(pairs, {})["t"]
+    assert [figures["accuracy"][key] for key in ("wins", "losses", "ties")] == [1, 0, 1]
+    assert (figures["pass@1"]["a"], figures["pass@1"]["b"], figures["pass@2"]["a"]) == (0.25, 0.5, 0.5)
+
+
+def test_the_most_changed_items_come_first_with_their_pictures(tmp_path, capsys):
+    Image.new("RGB", (400, 200), "red").save(tmp_path / "p.png")
+    hostile = "<script>alert(1)</script>"
+
+    def told(id, accuracy, **changes):
+        record = {"question": f"Where is {id}? {hostile}", "images": [str(tmp_path / "p.png")]}
+        return item(id, accuracy) | {"completion": hostile, "prediction": [[1, 2]], "record": record} | changes
+
+    a = write(tmp_path / "a", [told("x", 0.5), told("y", 0.0), told("z", 1.0), told("same", 0.5)])
+    b = write(tmp_path / "b", [told("x", 0.25), told("y", 0.75), told("z", 0.0), told("same", 0.5)])
+    assert script.main([a, b, "--changed", "2", "--html", str(tmp_path / "out.html")]) == 0
+    shown = capsys.readouterr().out.split("changed most")[1]
+    assert shown.index("z") < shown.index("y")
+    assert "same" not in shown
+    html = (tmp_path / "out.html").read_text()
+    assert html.count("data:image/jpeg;base64,") == 2
+    assert "<script" not in html and "&lt;script&gt;" in html
+    assert "http" not in html
+
+
+def test_a_picture_that_is_gone_costs_only_the_picture(tmp_path):
+    record = {"question": "q", "images": [str(tmp_path / "gone.png")]}
+    pairs = [(item("x", 0.0) | {"record": record}, item("x", 1.0) | {"record": record})]
+    assert "picture" in changed_items.page("A", "B", "", changed_items.changed_items(pairs, 10))

@@ -1,6 +1,8 @@
 """scripts/eval/eval.py: what it writes, what it refuses, and that an adapter is really used."""
 
 import json
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -143,6 +145,32 @@ def test_bad_media_stop_or_are_counted(run, tmp_path, capsys):
 def test_limit_takes_the_first_records(run, tmp_path):
     assert run("--limit", 2) == 0
     assert [p["id"] for p in lines(tmp_path / "out")] == ["r0", "r1"]
+
+
+def test_the_checkpoints_of_a_run_give_a_table_and_a_curve(run, adapter, tmp_path, capsys):
+    for step in (2, 10):
+        shutil.copytree(adapter, tmp_path / "run" / f"checkpoint-{step}")
+    file = tmp_path / "run" / "checkpoint-2" / "adapter_model.safetensors"
+    save_file({name: weight / 100 for name, weight in load_file(file).items()}, file)
+    assert run("--adapter_path", tmp_path / "run", "--checkpoints", "all", model=None) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"step +2 +10\n", said)
+    assert "trajectory-sharerobot, accuracy by step" in said
+    steps = json.loads((tmp_path / "out" / "checkpoints.json").read_text())["steps"]
+    assert [step["step"] for step in steps] == [2, 10]
+    one, two = (lines(tmp_path / "out" / f"checkpoint-{step}") for step in (2, 10))
+    assert [p["completion"] for p in one] != [p["completion"] for p in two]
+    assert run("--adapter_path", tmp_path / "run", "--checkpoints", "3", model=None) == 2
+    assert "has no checkpoint-3, there are 2, 10" in capsys.readouterr().err
+    assert run("--adapter_path", adapter, "--checkpoints", "all", model=None) == 2
+    assert "holds no checkpoint-STEP folder" in capsys.readouterr().err
+
+
+def test_an_adapter_that_was_never_trained_is_refused(run, adapter, capsys):
+    file = adapter / "adapter_model.safetensors"
+    save_file({name: weight * ("lora_B" not in name) for name, weight in load_file(file).items()}, file)
+    assert run("--adapter_path", adapter) == 2
+    assert "every lora_B is zero" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,15 @@
-"""Compares two evaluations item by item: `python scripts/eval/compare.py A B [--common] [--json]`.
+"""Compares two evaluations item by item: `python scripts/eval/compare.py A B [--common] [--html FILE] [--json]`.
 
 A and B are output folders of eval.py, or their predictions.jsonl. Items are paired by id. For each task type and each
 metric (accuracy, format, and whatever the task's own compute_metrics gives for a single prediction, such as the
 distance of a path in pixels) it prints the two means, their difference B - A, the relative change, the paired bootstrap
-interval of the difference, and on how many items B is better or worse. Exit status 2 for a user's mistake.
+interval of the difference, and on how many items B is better, worse or the same. Below it stand the items whose
+accuracy changed most; `--html FILE` writes them with their pictures. With several samples an item's figures are its
+means and its pass@k. Exit status 2 for a user's mistake.
 """
 
 import argparse
 import json
-import math
 import sys
 from pathlib import Path
 
@@ -19,11 +20,16 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
+sys.path.insert(0, str(ROOT / "scripts" / "eval"))
+
+from changed_items import changed_items, page, text_of  # noqa: E402
+
 from task.task_loader import load_tasks  # noqa: E402
+from trainer.intervals import bootstrap_interval  # noqa: E402
+from trainer.item_figures import UNSCORED, item_figures  # noqa: E402
 
 # A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
 LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
-RESAMPLES_AT_ONCE = 4_000_000  # drawn indices in memory at a time: 32 MB
 
 
 def read_predictions(path: str) -> dict[str, dict]:
@@ -80,44 +86,25 @@ def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tup
                     f"id {left['id']!r} has another {key} in A ({_short(left.get(key))}) than in B "
                     f"({_short(right.get(key))}): the two were not made on the same data."
                 )
-    loaded = [p for p in pairs if "load_error" not in (p[0].get("status"), p[1].get("status"))]
+    loaded = [p for p in pairs if not {p[0].get("status"), p[1].get("status")} & set(UNSCORED)]
     if not loaded:
-        raise ValueError("every item failed to load in A or B: there is nothing to compare.")
+        raise ValueError("every item failed in A or B: there is nothing to compare.")
     if len(loaded) < len(pairs):
-        notes.append(f"{len(pairs) - len(loaded)} items could not be loaded in A or B; they are left out.")
+        lost = f"{len(pairs) - len(loaded)} items could not be loaded or completed in A or B"
+        notes.append(f"{lost} ({', '.join(UNSCORED)}); they are left out.")
     return loaded, notes
 
 
-def item_metrics(prediction: dict, tasks: dict) -> dict[str, float]:
-    """Every figure of one prediction: accuracy, format, and its task's compute_metrics on it alone."""
-    task = tasks.get(prediction["question_type"])
-    figures = {"accuracy": prediction.get("accuracy"), "format": prediction.get("format")}
-    if task is not None and task.compute_metrics is not None:
-        figures |= {k: v for k, v in task.compute_metrics([prediction]).items() if k not in (*figures, "count")}
-    return {k: float(v) for k, v in figures.items() if isinstance(v, int | float) and math.isfinite(v)}
-
-
-def paired_bootstrap(differences: np.ndarray, resamples: int, seed: int) -> tuple[float, float]:
-    """95% percentile interval of the mean of `differences` (one a pair), resampling pairs with replacement."""
-    rng = np.random.default_rng(seed)
-    n = len(differences)
-    chunk = max(1, min(resamples, RESAMPLES_AT_ONCE // n))
-    means = [
-        differences[rng.integers(0, n, size=(min(chunk, resamples - start), n))].mean(axis=1)
-        for start in range(0, resamples, chunk)
-    ]
-    low, high = np.percentile(np.concatenate(means), [2.5, 97.5])
-    return float(low), float(high)
-
-
-def compare(pairs: list[tuple[dict, dict]], tasks: dict, resamples: int = 10_000, seed: int = 42) -> dict:
-    """{task_type: {metric: figures}}; figures: n, a, b, difference (b - a), relative, low, high, wins, losses.
+def compare(
+    pairs: list[tuple[dict, dict]], tasks: dict, resamples: int = 10_000, seed: int = 42, pass_threshold: float = 1.0
+) -> dict:
+    """{task_type: {metric: figures}}; figures: n, a, b, difference (b - a), relative, low, high, wins, losses, ties.
 
     `relative` is difference / |a|, None where a is 0. Wins are items on which B is better.
     """
     values: dict[str, dict[str, list]] = {}
     for left, right in pairs:
-        a, b = item_metrics(left, tasks), item_metrics(right, tasks)
+        a, b = (item_figures(item, tasks.get(item["question_type"]), pass_threshold) for item in (left, right))
         for metric in a:
             if metric in b:
                 values.setdefault(left["question_type"], {}).setdefault(metric, []).append((a[metric], b[metric]))
@@ -133,7 +120,7 @@ def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict
     change = values[:, 1] - values[:, 0]
     better = -change if lower else change
     a, b = values.mean(axis=0)
-    low, high = paired_bootstrap(change, resamples, seed)
+    low, high = bootstrap_interval(change, resamples, seed)
     return {
         "n": len(values),
         "a": float(a),
@@ -145,6 +132,7 @@ def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict
         "better": "lower" if lower else "higher",
         "wins": int((better > 0).sum()),
         "losses": int((better < 0).sum()),
+        "ties": int((better == 0).sum()),
     }
 
 
@@ -159,14 +147,16 @@ def table(result: dict) -> str:
     lines = []
     for task_type, metrics in result.items():
         lines.append(f"{task_type}, {max(f['n'] for f in metrics.values())} pairs, B - A with its 95% interval")
-        lines.append(f"  {'':{width}} {'A':>10} {'B':>10} {'B - A':>10} {'interval':>23} {'change':>8}  B better/worse")
+        lines.append(
+            f"  {'':{width}} {'A':>10} {'B':>10} {'B - A':>10} {'interval':>23} {'change':>8}  B better/worse/same"
+        )
         for metric, f in metrics.items():
             name = f"{metric} ({f['better']})"
             change = "" if f["relative"] is None else f"{f['relative']:+.1%}"
             interval = f"[{f['low']:+.4f}, {f['high']:+.4f}]"
             lines.append(
                 f"  {name:{width}} {f['a']:10.4f} {f['b']:10.4f} {f['difference']:+10.4f} {interval:>23} {change:>8}"
-                f"  {f['wins']}/{f['losses']}"
+                f"  {f['wins']}/{f['losses']}/{f['ties']}"
             )
         lines.append("")
     return "\n".join(lines)
@@ -184,19 +174,28 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--common", action="store_true", help="compare only the ids that both have")
     parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap resamples (default 10000)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the bootstrap (default 42)")
+    parser.add_argument("--pass_threshold", type=float, default=1.0, help="accuracy from which a sample passes")
+    parser.add_argument("--changed", type=int, default=10, help="most changed items to show (default 10)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and changed items, pictures included")
     parser.add_argument("--json", action="store_true", help="print the figures as JSON")
     args = parser.parse_args(argv)
     try:
         if args.resamples < 100:
             raise ValueError(f"--resamples {args.resamples}: an interval needs at least 100.")
         pairs, notes = pair(read_predictions(args.a), read_predictions(args.b), args.common)
-        result = compare(pairs, load_tasks(), args.resamples, args.seed)
+        result = compare(pairs, load_tasks(), args.resamples, args.seed, args.pass_threshold)
+        changed = changed_items(pairs, args.changed)
+        if args.html:
+            args.html.write_text(page(args.a, args.b, table(result), changed), encoding="utf-8")
+    except OSError as error:
+        print(f"compare.py: {args.html} cannot be written ({error.strerror}): name another file.", file=sys.stderr)
+        return 2
     except ValueError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
     for note in notes:
         print(note, file=sys.stderr)
-    print(json.dumps(result, indent=2) if args.json else table(result))
+    print(json.dumps(result, indent=2) if args.json else table(result) + "\n" + text_of(changed))
     return 0
 
 
