@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=150_000, help="sampled tokens a run")
+    parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens a run")
     args = parser.parse_args()
     args.output_dir.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:
