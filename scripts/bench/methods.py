@@ -90,6 +90,8 @@ def train(name: str, seed: int, budget: int, folder: Path) -> dict:
     begun = time.process_time()
     trainer.train()
     seconds = time.process_time() - begun
+    if trainer.stopping.stopped:  # such as by `timeout`: a run cut short must not stand in the table
+        raise SystemExit(f"{name}, seed {seed}: ended by SIGTERM after {tokens.tokens} of {budget} tokens")
     logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
     saved = [entry["fork/saved"] for entry in logs if "fork/saved" in entry]
     return {
