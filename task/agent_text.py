@@ -9,6 +9,12 @@ import string
 from collections import Counter
 from collections.abc import Iterable
 
+# What an agent is told of a turn without an action; it speaks itself, so that the text fits between its own turns. No tag
+# is spelt out, since rewards read this text too.
+UNREADABLE = (
+    "\n\nI did not act in a form that can be carried out. A call goes between the opening and the closing tag of a "
+    "tool, the final answer between the answer tags. I try again.\n\n"
+)
 MAX_CHARS = 100_000  # a longer answer is none
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -11,7 +11,7 @@ was answered with an observation) and played again on the record's board: what t
 import copy
 from statistics import fmean
 
-from task.agent_text import tag_action, tag_answer, tag_form
+from task.agent_text import UNREADABLE, tag_action, tag_answer, tag_form
 from task.answer_parsing import thought_tags
 from task.runners.optional import need
 
@@ -133,7 +133,8 @@ def played(completion: str, answer, record_id=None) -> tuple[bool, bool, int]:
     world = GridworldEnvironment()
     world.reset(answer=answer, id=record_id)
     for before in completion.split("<information>")[:-1]:
-        action = tag_action(before.rpartition("</information>")[2], ["move"])
+        turn = before.rpartition("</information>")[2].rpartition(UNREADABLE)[2]
+        action = tag_action(turn, ["move"])
         if action is not None and action[0] == "move":
             world.move(action[1])
     reached = world.get_reward() == 1

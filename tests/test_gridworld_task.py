@@ -11,6 +11,7 @@ from agent_cases import ScriptedAgent, policy_of, turns
 from conftest import ROOT
 
 from task import gridworld
+from task.agent_text import UNREADABLE
 from task.gridworld import CELL, GridworldEnvironment, accuracy_reward, compute_metrics, draw, format_reward
 from task.task_loader import load_tasks
 
@@ -79,6 +80,12 @@ def test_what_is_no_board_is_named(answer):
     environment = GridworldEnvironment()
     with pytest.raises(ValueError, match=r"record r: the answer .* is no board"):
         environment.reset(answer=answer, id="r")
+
+
+@pytest.mark.parametrize("turn", ["right</move>", "<move>right", "<think>t</think>", "<move></move>"])
+def test_a_turn_that_did_nothing_hides_no_move_behind_it(turn):
+    completion = walk("right", "right", "down") + turn + UNREADABLE + walk("down")
+    assert accuracy_reward(completion, BOARD)[0] == 1
 
 
 def test_metrics():

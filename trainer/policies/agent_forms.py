@@ -5,13 +5,8 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from task.agent_text import tag_action
+from task.agent_text import UNREADABLE, tag_action
 
-# The agent speaks, so that the text fits between its own turns. No tag is spelt out: a reward reads this text too.
-UNREADABLE = (
-    "\n\nI did not act in a form that can be carried out. A call goes between the opening and the closing tag of a "
-    "tool, the final answer between the answer tags. I try again.\n\n"
-)
 MARK = "@observation@"
 
 
