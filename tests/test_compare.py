@@ -1,5 +1,7 @@
 """scripts/eval/compare.py: pairing by id, the paired bootstrap, and what it refuses."""
 
+import base64
+import io
 import json
 from types import SimpleNamespace
 
@@ -163,3 +165,36 @@ def test_a_picture_that_is_gone_costs_only_the_picture(tmp_path):
     record = {"question": "q", "images": [str(tmp_path / "gone.png")]}
     pairs = [(item("x", 0.0) | {"record": record}, item("x", 1.0) | {"record": record})]
     assert "picture" in changed_items.page("A", "B", "", changed_items.changed_items(pairs, 10))
+
+
+def test_a_thumbnail_is_upright_on_white(tmp_path):
+    picture, exif = Image.new("RGB", (24, 16), "red"), Image.Exif()
+    exif[0x0112] = 6
+    picture.save(tmp_path / "phone.jpg", exif=exif)
+    Image.new("RGBA", (8, 8), (255, 0, 0, 0)).save(tmp_path / "clear.png")
+    shown = []
+    for name in ("phone.jpg", "clear.png"):
+        data = changed_items._thumbnail(str(tmp_path / name)).split("base64,")[1].partition('"')[0]
+        shown.append(Image.open(io.BytesIO(base64.b64decode(data))))
+    assert shown[0].size == (16, 24) and min(shown[1].getpixel((4, 4))) > 250
+
+
+def test_a_metric_that_needs_many_predictions_leaves_the_others(tmp_path):
+    def spread(predictions):
+        return {"spread": 1 / (len(predictions) - 1)}
+
+    pairs = [(item("x", 0.0), item("x", 1.0))]
+    figures = script.compare(pairs, {"t": SimpleNamespace(compute_metrics=spread)})["t"]
+    assert figures["accuracy"]["difference"] == 1.0 and "spread" not in figures
+
+
+def test_another_question_under_the_same_id_is_refused(tmp_path, capsys):
+    sides = [write(tmp_path / q, [item("x", 1.0, answer="yes") | {"record": {"question": q}}]) for q in "ab"]
+    assert script.main(sides) == 2
+    assert "another question in A" in capsys.readouterr().err
+
+
+def test_half_a_surrogate_in_an_id_can_be_written(tmp_path):
+    sides = [write(tmp_path / str(score), [item("x\ud800", score)]) for score in (0.0, 1.0)]
+    assert script.main([*sides, "--json", "--html", str(tmp_path / "out.html")]) == 0
+    assert "x\\ud800" in (tmp_path / "out.html").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ import html
 import io
 import json
 
-from PIL import Image
+from dataset.media import MediaError, load_image
 
 SIDE = 320  # pixels of a thumbnail's longer side
 STYLE = """
@@ -64,13 +64,12 @@ def _facts(left: dict, right: dict) -> list[tuple[str, object]]:
 
 def _thumbnail(path: str) -> str:
     try:
-        with Image.open(path) as picture:
-            picture = picture.convert("RGB")
-            picture.thumbnail((SIDE, SIDE))
-            data = io.BytesIO()
-            picture.save(data, "JPEG", quality=85)
-    except Exception:  # whatever a damaged file makes the decoder raise
+        picture = load_image(path)
+    except (MediaError, TypeError):  # TypeError: a damaged record
         return "<p>(the picture cannot be read)</p>"
+    picture.thumbnail((SIDE, SIDE))
+    data = io.BytesIO()
+    picture.save(data, "JPEG", quality=85)
     return f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(data.getvalue()).decode()}">'
 
 

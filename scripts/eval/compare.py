@@ -80,11 +80,11 @@ def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tup
     if not pairs:
         raise ValueError("no id is in both A and B: evaluate both on the same data.")
     for left, right in pairs:
-        for key in ("question_type", "answer"):
-            if left.get(key) != right.get(key):
+        for key in ("question_type", "question", "answer"):
+            if _of(left, key) != _of(right, key):
                 raise ValueError(
-                    f"id {left['id']!r} has another {key} in A ({_short(left.get(key))}) than in B "
-                    f"({_short(right.get(key))}): the two were not made on the same data."
+                    f"id {left['id']!r} has another {key} in A ({_short(_of(left, key))}) than in B "
+                    f"({_short(_of(right, key))}): the two were not made on the same data."
                 )
     loaded = [p for p in pairs if not {p[0].get("status"), p[1].get("status")} & set(UNSCORED)]
     if not loaded:
@@ -104,7 +104,7 @@ def compare(
     """
     values: dict[str, dict[str, list]] = {}
     for left, right in pairs:
-        a, b = (item_figures(item, tasks.get(item["question_type"]), pass_threshold) for item in (left, right))
+        a, b = (_item_figures(item, tasks.get(item["question_type"]), pass_threshold) for item in (left, right))
         for metric in a:
             if metric in b:
                 values.setdefault(left["question_type"], {}).setdefault(metric, []).append((a[metric], b[metric]))
@@ -112,6 +112,13 @@ def compare(
         task_type: {metric: _figures(metric, np.array(v), resamples, seed) for metric, v in metrics.items()}
         for task_type, metrics in values.items()
     }
+
+
+def _item_figures(item: dict, task, pass_threshold: float) -> dict[str, float]:
+    try:
+        return item_figures(item, task, pass_threshold)
+    except Exception:  # a compute_metrics that needs more than one prediction
+        return item_figures(item, None, pass_threshold)
 
 
 def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict:
@@ -162,6 +169,10 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def _of(item: dict, key: str):
+    return (item.get("record") or {}).get(key) if key == "question" else item.get(key)
+
+
 def _short(value) -> str:
     text = json.dumps(value, ensure_ascii=False)
     return text if len(text) <= 80 else text[:77] + "..."
@@ -186,7 +197,8 @@ def main(argv: list[str] | None = None) -> int:
         result = compare(pairs, load_tasks(), args.resamples, args.seed, args.pass_threshold)
         changed = changed_items(pairs, args.changed)
         if args.html:
-            args.html.write_text(page(args.a, args.b, table(result), changed), encoding="utf-8")
+            text = page(args.a, args.b, table(result), changed)
+            args.html.write_text(text, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         print(f"compare.py: {args.html} cannot be written ({error.strerror}): name another file.", file=sys.stderr)
         return 2
