@@ -99,7 +99,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
     from trainer.evaluation import intervals, summarise
     from trainer.item_figures import UNSCORED
 
-    settings = settings_of(args, rows)
+    settings = settings_of(args, rows, tasks)
     files = PredictionFiles(Path(args.output_dir))
     together(processes, lambda: files.prepare(settings, args.overwrite))
     records = range(processes.index, len(rows), processes.count)

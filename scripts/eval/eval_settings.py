@@ -81,8 +81,11 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
 
 
-def settings_of(args: argparse.Namespace, rows) -> dict:
-    """What the predictions depend on, and a fingerprint: sha256 over settings, model files and rows.
+def settings_of(args: argparse.Namespace, rows, tasks: dict) -> dict:
+    """What the predictions depend on, and a fingerprint: sha256 over settings, files of model and tasks, and rows.
+
+    The files are those of the model or, without one, of the base that the adapter names; of the adapter; and of each
+    task that a row has.
 
     Where completions are sampled, batch_size and the number of processes belong to it: they decide which records share
     a batch, and the batch what is drawn.
@@ -90,9 +93,11 @@ def settings_of(args: argparse.Namespace, rows) -> dict:
     kept = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
     if args.temperature > 0:
         kept |= {"batch_size": args.batch_size, "processes": args.processes}
+    types = sorted({json.loads(record)["question_type"] for record in rows["record"]})
+    kept["task_files"] = {name: hashlib.sha256(tasks[name].path.read_bytes()).hexdigest()[:16] for name in types}
     # The threshold belongs to the metrics and not to the predictions, which are told apart by the fingerprint.
     digest = hashlib.sha256(json.dumps(kept | {"pass_threshold": None}, sort_keys=True).encode())
-    for folder in (args.model_name_or_path, args.adapter_path):
+    for folder in (args.model_name_or_path or _base_of(args.adapter_path), args.adapter_path):
         for file in sorted(Path(folder).glob("*")) if folder and Path(folder).is_dir() else ():
             if file.suffix in (".safetensors", ".bin", ".json", ".jinja"):
                 stat = file.stat()
@@ -102,3 +107,13 @@ def settings_of(args: argparse.Namespace, rows) -> dict:
     for record in rows["record"]:
         digest.update(record.encode("utf-8", "surrogatepass"))
     return kept | {"fingerprint": digest.hexdigest()}
+
+
+def _base_of(adapter: str) -> str | None:
+    """The base an adapter names; None where it cannot be read, which loading it will say."""
+    try:
+        return json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))[
+            "base_model_name_or_path"
+        ]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
