@@ -277,6 +277,12 @@ class TestTrees:
         assert row["rewards"].keys() == {"format_reward", "accuracy_reward"}
         assert first["rows"][-1]["shapes"] == []
 
+    def test_a_picture_in_an_observation_is_one_word(self, tasks):
+        pads = "<|image_pad|>"
+        nodes = [{"parent": -1, "text": f"a{pads * 300}b{pads}", "tokens": ["a", *[pads] * 300, "b", pads]}]
+        (shown,) = tree_items([{"step": 0, "nodes": nodes, "rows": []}], tasks, Pictures(Thumbnails(), 9))[0]["nodes"]
+        assert shown["text"] == "a[picture]b[picture]" and "tokens" not in shown
+
     def test_a_resumed_run_replaces_its_trees(self, tmp_path):
         trees = [cases.agent_tree(step, "q") for step in (0, 20)] + [cases.agent_tree(20, "q") | {"question": "again"}]
         cases.write_lines(tmp_path / "trees.jsonl", [*trees, {"step": 40, "cut": "the file is full"}])

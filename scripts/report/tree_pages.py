@@ -14,6 +14,7 @@ from task.answer_parsing import thought_tags
 
 BUDGET = 24 * 2**20  # characters of all trees of a page
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
+PLACEHOLDERS = re.compile(r"(?:<\|(?:image|video)_pad\|>)+")
 NODE_LISTS = ("tokens", "entropies", "logprobs")
 MOST_NODES = 5_000
 
@@ -83,7 +84,11 @@ def _item(tree: dict, tasks: dict, pictures: Pictures, thought_end: str) -> dict
 
 def _node(node: dict, place: int) -> dict:
     parent = node.get("parent")
+    written = text(node.get("text"), 20_000)
+    said = PLACEHOLDERS.sub("[picture]", written)
+    # with the tokens of an observation's picture the page would show hundreds of placeholders
     lists = {name: node[name] for name in NODE_LISTS if isinstance(node.get(name), list) and node[name]}
+    lists = lists if said == written else {}
     return {
         "parent": parent if isinstance(parent, int) and -1 <= parent < place else -1,
         "kind": text(node.get("kind") or "node", 30),
@@ -91,7 +96,7 @@ def _node(node: dict, place: int) -> dict:
         "sampled": node.get("sampled") is not False,
         "count": number(node.get("count")),
         "group": number(node.get("group")),
-        "text": text(node.get("text"), 20_000),
+        "text": said,
         "advantage": number(node.get("advantage")),
         "reward": number(node.get("reward")),
         "error": text(node.get("error"), 200),
