@@ -28,7 +28,7 @@ from model.record_check import check_record  # noqa: E402
 from model.reward_func import RewardError, task_rewards  # noqa: E402
 from model.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
-from trainer.checkpoints import layout_fault  # noqa: E402
+from trainer.checkpoints import CheckpointError, layout_fault  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
 from trainer.tree_attention import language_attention  # noqa: E402
 
@@ -46,8 +46,8 @@ def main() -> None:
         fault = checkpoint and layout_fault(checkpoint, trainer.layout())
         if fault:
             raise ValueError(
-                f"{checkpoint}: {fault}, so its optimiser does not fit: start as it was, or take the weights alone "
-                "with --resume_weights_only true"
+                f"{checkpoint}: {fault}: go on as it was started, or take the weights alone with "
+                "--resume_weights_only true"
             )
     except ValueError as error:
         parser.error(str(error))
@@ -65,8 +65,10 @@ def main() -> None:
         parser.error(
             f"nothing was trained or saved: every prompt was skipped, such as {next(iter(skipped.values()), '')}"
         )
-    trainer.save_model()
-    trainer.save_state()
+    try:
+        trainer.save_final()
+    except CheckpointError as error:
+        parser.error(str(error))
     if trainer.stopping.stopped and trainer.accelerator.is_main_process:
         print(f"stopped by SIGTERM after step {trainer.state.global_step}: --resume auto goes on from its checkpoint")
     if trainer.accelerator.is_main_process:

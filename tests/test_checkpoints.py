@@ -8,7 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
-from trainer_cases import largest_gap, text_trainer, weights
+from trainer_cases import largest_gap, logged, text_trainer, weights
 from transformers import TrainerCallback
 
 from config.output import checkpoint_to_resume
@@ -64,6 +64,20 @@ def test_a_save_at_a_share_of_the_run_waits_for_the_end_of_the_generation(tiny_t
     assert steps == ([2, 4, 6, 8, 10] if share == 0.2 else [6, 10])
 
 
+def test_a_run_that_goes_on_in_mid_generation_ends_generations_where_saves_fall(tiny_text, tmp_path):
+    """A run of 3 steps leaves a generation of 2 half used; what goes on from it can be resumed like any other run."""
+    changes = {"steps_per_generation": 2, "save_strategy": "steps", "save_steps": 2}
+    text_trainer(tiny_text, tmp_path, rows=8, max_steps=3, **changes).train()
+    grown, longer = [], text_trainer(tiny_text, tmp_path, rows=8, max_steps=7, **changes)
+    original = longer._generate_and_score_completions
+    longer._generate_and_score_completions = lambda rows: grown.append(longer.state.global_step) or original(rows)
+    longer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
+    assert grown == [3, 4, 6]
+    again = text_trainer(tiny_text, tmp_path / "again", rows=8, max_steps=7, **changes)
+    again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    assert largest_gap(weights(longer), weights(again)) == 0.0
+
+
 def test_saving_the_best_in_mid_generation_is_refused(tiny_text, tmp_path):
     with pytest.raises(ValueError, match="save_strategy=best may save while a generation serves 2 steps"):
         text_trainer(tiny_text, tmp_path, save_strategy="best", steps_per_generation=2, metric_for_best_model="x")
@@ -83,6 +97,18 @@ def test_a_disk_that_fills_leaves_the_checkpoint_before(tiny_text, tmp_path, mon
         trainer.train()
     assert not (tmp_path / ".incomplete").exists()
     assert checkpoint_to_resume("auto", str(tmp_path)) == str(tmp_path / "checkpoint-1")
+
+
+def test_a_disk_that_fills_at_the_very_end_is_a_sentence_too(tiny_text, tmp_path, monkeypatch):
+    trainer = text_trainer(tiny_text, tmp_path, **SAVING)
+    trainer.train()
+
+    def full(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trainer, "_save", full)
+    with pytest.raises(CheckpointError, match=r"the trained model could not be saved .*No space.*checkpoint-1 can be"):
+        trainer.save_final()
 
 
 @pytest.mark.slow
@@ -111,11 +137,22 @@ class TestLayout:
         checkpoint = str(tmp_path / "checkpoint-1")
         assert layout_fault(checkpoint, trainer.layout()) is None
         assert layout_fault(checkpoint, {"processes": 2, "zero_stage": 2}) == (
-            "it was saved by 1 process without DeepSpeed, and this run has 2 processes under ZeRO-2"
+            "it was saved by 1 process without DeepSpeed, and this run has 2 processes under ZeRO-2, so its optimiser "
+            "does not fit"
         )
+        sharded = trainer.layout() | {"fsdp": True}
+        assert "and this run has 1 process under FSDP" in layout_fault(checkpoint, sharded)
+
+    def test_a_checkpoint_without_its_optimiser_is_not_gone_on_from(self, tiny_text, tmp_path):
+        """transformers would begin with empty moments and a new schedule, in mid-run, and say nothing."""
+        trainer = text_trainer(tiny_text, tmp_path, **SAVING | {"save_only_model": True})
+        trainer.train()
+        checkpoint = checkpoint_to_resume("auto", str(tmp_path))
+        assert layout_fault(checkpoint, trainer.layout()) == "it was saved without its optimiser (save_only_model)"
 
     def test_another_trainers_checkpoint_shows_deepspeed_by_its_files(self, tmp_path):
         alone, sharded = {"processes": 1, "zero_stage": None}, {"processes": 2, "zero_stage": 2}
+        (tmp_path / "optimizer.pt").touch()
         assert layout_fault(str(tmp_path), alone) is None
         assert "under DeepSpeed" in layout_fault(str(tmp_path), sharded)
         (tmp_path / "global_step3").mkdir()
@@ -129,6 +166,20 @@ def test_what_a_method_remembers_comes_back(tiny_text, tmp_path):
     again = text_trainer(tiny_text, tmp_path, max_steps=2, **SAVING)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
     assert again.memory == {"fork_entropy": 0.123456789}
+
+
+@pytest.mark.parametrize("rule", ["entropy", "random"])
+def test_a_resumed_run_forks_where_the_uninterrupted_one_does(tiny_text, tmp_path, rule):
+    """The running threshold and the seed of random forks come back, beside Adam's moments."""
+    changes = {"method": "tree_adv", "num_generations": 6, "num_trees": 2, "min_gap": 2, "max_completion_length": 12}
+    changes |= {"fork_rule": rule, "max_steps": 4, "optim": "adamw_torch", "learning_rate": 1e-3, **SAVING}
+    whole = text_trainer(tiny_text, tmp_path / "whole", **changes)
+    whole.train()
+    again = text_trainer(tiny_text, tmp_path / "again", **changes)
+    again.train(resume_from_checkpoint=str(tmp_path / "whole" / "checkpoint-2"))
+    assert [tree.nodes for tree in again._rollout.trees] == [tree.nodes for tree in whole._rollout.trees]
+    assert logged(whole, "fork/count")[-1] > 0
+    assert largest_gap(weights(whole), weights(again)) == 0.0
 
 
 class TestSigterm:

@@ -57,7 +57,7 @@ def test_per_leaf_and_once_by_hand():
     values = redistribute(forest(), advantages())
     per_leaf, once = np.zeros(len(NODES)), np.zeros(len(NODES))
     for row in range(len(LEAVES)):
-        for node, share in zip(rollout.per_token(row, id), rollout.shares()[row], strict=True):
+        for node, share in zip(rollout.per_token(row, id), rollout.shares([True] * 5)[row], strict=True):
             i = next(i for i, other in enumerate(rollout.trees[0].nodes) if id(other) == node)
             per_leaf[i] += values[i] / len(NODES[i][2])
             once[i] += share * values[i] / len(NODES[i][2])

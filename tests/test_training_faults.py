@@ -67,6 +67,18 @@ class TestNumbers:
         ):
             trainer.train()
 
+    def test_another_processs_loss_is_not_blamed_on_the_records_here(self, tiny_text, tmp_path, monkeypatch):
+        trainer = text_trainer(tiny_text, tmp_path)
+        original = trainer._compute_loss
+
+        def somewhere_else(*args):
+            monkeypatch.setattr(trainer, "_largest", lambda count: 1)
+            return original(*args)
+
+        monkeypatch.setattr(trainer, "_compute_loss", somewhere_else)
+        with pytest.raises(StepError, match=r"step 1, process 0: the loss of another process is not finite; nothing"):
+            trainer.train()
+
     def test_or_is_left_out_and_counted(self, tiny_text, tmp_path, monkeypatch, capsys):
         trainer = self.trainer(tiny_text, tmp_path, monkeypatch, broken_step=0, on_non_finite="skip")
         before = weights(trainer)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from forest_cases import BELOW, LEAVES, NODES, OWN, SHARED, forest, forest_reward
-from trainer_cases import largest_gap, norm, run, script, text_trainer
+from trainer_cases import largest_gap, length_reward, norm, run, script, text_trainer
 from transformers import TrainerCallback
 
 from trainer.methods import METHODS
@@ -145,3 +145,30 @@ def test_a_leaf_that_abstains_has_no_part_in_the_segments_above(tiny_text, tmp_p
     rows = batches[0]["advantages"]
     assert rows[1].tolist()[:6] == pytest.approx([own[0]] * 6, abs=1e-5)
     assert rows[2].tolist()[:8] == pytest.approx([own[0]] * 5 + [0.0] * 3, abs=1e-5)
+
+
+def test_once_counts_the_rows_that_are_trained_on(tiny_text, tmp_path, monkeypatch):
+    """Of the two rows that share a segment one was cut off and is masked: the other counts the segment in full."""
+    ended = {2, 4, 6}
+
+    def cut(prompt_id):
+        tree = forest(prompt_id)
+        for leaf in ended:
+            tree.nodes[leaf].token_ids[-1] = end
+        return tree
+
+    changes = {"mask_truncated_completions": True, "shared_token_weight": "once", "loss_type": "dapo"}
+    trainer = trainer_of(tiny_text, tmp_path, monkeypatch, reward=length_reward, **changes)
+    end = trainer.eos_token_ids[0]
+    script(monkeypatch, lambda prompt_id, policy: cut(prompt_id))
+    batches = []
+    original = trainer._micro_batches
+    trainer._micro_batches = lambda output: batches.append(original(output)) or batches[0]
+    trainer.train()
+    (batch,) = batches[0]
+    weight = batch["completion_mask"] * batch["tool_mask"]
+    assert weight[0].tolist()[:5] == [0.5] * 3 + [1.0] * 2  # of segment 0 the rows of leaves 2 and 4 count, not of 5
+    assert weight[1].tolist()[:6] == [0.5] * 3 + [1.0] * 3
+    assert weight[3].tolist()[:6] == [1.0] * 6
+    assert weight[2].sum() == weight[4].sum() == 0
+    assert batch["num_items_in_batch"] == sum(len(NODES[i][2]) for i in (*BELOW, *ended))

@@ -49,11 +49,7 @@ class WholeCheckpoints:
         if faults:
             if main:
                 shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
-            kept = sorted(path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
-            raise CheckpointError(
-                f"{name} could not be saved in {output} ({faults[0]}): make room or name another output_dir; "
-                + (f"{', '.join(kept)} can be resumed" if kept else "no earlier checkpoint is there")
-            )
+            raise _cannot_save(name, output, faults[0])
         if main:
             if place.exists():  # of a run that was resumed from before it
                 shutil.rmtree(place)
@@ -63,6 +59,16 @@ class WholeCheckpoints:
             limits = {"save_total_limit": self.args.save_total_limit, "best_model_checkpoint": best}
             rotate_checkpoints(str(output), use_mtime=True, **limits)
         self.accelerator.wait_for_everyone()
+
+    def save_final(self) -> None:
+        """Writes the trained model and the trainer's state into output_dir; CheckpointError where that fails."""
+        try:
+            self.save_model()
+            self.save_state()
+        except Exception as error:
+            raise _cannot_save(
+                "the trained model", Path(self.args.output_dir), f"{type(error).__name__}: {error}"
+            ) from error
 
     def _write(self, model, trial, written: Path, place: Path) -> None:
         self._saving = True
@@ -80,12 +86,21 @@ class WholeCheckpoints:
     def layout(self) -> dict:
         """What the optimiser's and random states of a checkpoint are split by."""
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
-        return {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
+        known = {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
+        return known | ({"fsdp": True} if self.is_fsdp_enabled else {})
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
             self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
+
+
+def _cannot_save(what: str, output: Path, why: str) -> CheckpointError:
+    kept = sorted(path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
+    return CheckpointError(
+        f"{what} could not be saved in {output} ({why}): make room or name another output_dir; "
+        + (f"{', '.join(kept)} can be resumed" if kept else "no earlier checkpoint is there")
+    )
 
 
 class SaveAtWindowEnd(TrainerCallback):
@@ -110,20 +125,25 @@ class SaveAtWindowEnd(TrainerCallback):
 
 
 def layout_fault(checkpoint: str, layout: dict) -> str | None:
-    """Why the optimiser of a checkpoint cannot go on under `layout`, in words; None if it can.
+    """Why a run cannot go on from a checkpoint under `layout`, in words; None if it can.
 
     transformers would go on without Adam's moments, or end in an error of a library.
     """
     folder = Path(checkpoint)
+    if not any([*folder.glob("optimizer*"), *folder.glob("global_step*")]):
+        return "it was saved without its optimiser (save_only_model)"
     try:
         saved = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
     except FileNotFoundError:  # of another trainer: only what the files show
         if any(folder.glob("global_step*")) == (layout["zero_stage"] is not None):
             return None
-        return "one of the two is under DeepSpeed and the other is not"
-    return None if saved == layout else f"it was saved by {_words(saved)}, and this run has {_words(layout)}"
+        return "one of the two is under DeepSpeed and the other is not, so its optimiser does not fit"
+    if saved == layout:
+        return None
+    return f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser does not fit"
 
 
 def _words(layout: dict) -> str:
     count, stage = layout["processes"], layout["zero_stage"]
-    return f"{count} process{'es' if count > 1 else ''} " + (f"under ZeRO-{stage}" if stage else "without DeepSpeed")
+    sharding = "under FSDP" if layout.get("fsdp") else f"under ZeRO-{stage}" if stage else "without DeepSpeed"
+    return f"{count} process{'es' if count > 1 else ''} {sharding}"

@@ -62,11 +62,13 @@ class StepFaults:
     def _compute_loss(self, model, inputs):
         loss = super()._compute_loss(model, inputs)
         # Processes differ in their rows, and all must take the same number of backward passes.
-        broken = self._largest(int(not math.isfinite(loss.detach().item())))
+        mine = not math.isfinite(loss.detach().item())
+        broken = self._largest(int(mine))
         self._metrics["train"]["faults/non_finite"].append(float(broken))
         if not broken:
             return loss
-        self._stop_or_say(f"the loss is {loss.item():g} on the records {self._record_names()}")
+        here = f"the loss is {loss.item():g} on the records {self._record_names()}"
+        self._stop_or_say(here if mine else "the loss of another process is not finite")
         return sum((p * 0).sum() for p in model.parameters() if p.requires_grad)
 
     def _stop_or_say(self, what: str) -> None:

@@ -172,7 +172,8 @@ class TreeGeneration:
             values = token_values(rollout, known, lambda *found: method.node_values(*found, args))
             output["advantages"] = self._token_tensor(values, output)
         if args.shared_token_weight == "once":
-            output["tool_mask"] = output["tool_mask"] * self._token_tensor(rollout.shares(), output)
+            trained = (output["completion_mask"] * output["tool_mask"]).any(dim=1).tolist()
+            output["tool_mask"] = output["tool_mask"] * self._token_tensor(rollout.shares(trained), output)
         self._replace_logged_advantages(credit.leaf)
         if hasattr(self._batch_policy, "reward_sums"):
             self._log_sums(self._batch_policy.reward_sums(rollout.trees, leaf_values(rollout, rewards[mine])))

@@ -23,6 +23,8 @@ class TreeObjective:
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
         generate_every = self.args.steps_per_generation * self.num_iterations
+        if self._buffered_inputs is None:  # a run may go on from the last step of a shorter one, in mid-generation
+            self._step = self.state.global_step * self.args.gradient_accumulation_steps % generate_every
         if self._step % generate_every == 0 or self._buffered_inputs is None:
             self._buffered_inputs = self._micro_batches(self._generate_and_score_completions(generation_batch))
         return self._buffered_inputs[self._step % self.args.steps_per_generation]

@@ -74,11 +74,12 @@ class Rollout:
         """One value a node of the row's tree -> one value a completion token of the row."""
         return self.trees[self.row_tree[row]].spread(values, self.row_leaf[row])
 
-    def shares(self) -> list[list[float]]:
-        """At every completion token of every row 1 / (rows that go through the token)."""
+    def shares(self, trained: list[bool]) -> list[list[float]]:
+        """At every completion token of every row 1 / (rows that go through the token, of those that are trained on)."""
         through = [Counter() for _ in self.trees]
-        for tree, leaf in zip(self.row_tree, self.row_leaf, strict=True):
-            through[tree].update(self.trees[tree].path(leaf))
+        for tree, leaf, used in zip(self.row_tree, self.row_leaf, trained, strict=True):
+            if used:
+                through[tree].update(self.trees[tree].path(leaf))
         counts = [
             [max(count[i], 1) for i in range(len(tree.nodes))] for count, tree in zip(through, self.trees, strict=True)
         ]
