@@ -8,15 +8,18 @@ from dataclasses import replace
 import pytest
 import torch
 from agent_cases import Echo
+from conftest import ROOT
 from trainer_cases import text_rows, text_trainer
 
 from config.tree_grpo_arguments import TreeGRPOArguments
 from dataset.dataset_grpo import rows_from_records
+from scripts.eval import eval as script
 from task.retrieval.passages import RetrievalError
 from task.task_loader import load_tasks
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
-from trainer.evaluation import predict, summarise
+from trainer.evaluation import predict
+from trainer.evaluation_summary import summarise
 from trainer.policies.agent_forms import Action, TagForm, Turn
 from trainer.policies.agent_tree import policies_of_evaluation
 
@@ -82,3 +85,17 @@ def test_the_trainer_evaluates_agents_as_agents(tiny_text, tmp_path, acting):
     trainer.tasks = tasks
     metrics = trainer.evaluate(rows)
     assert metrics["eval_search_qa/turns"] >= 1 and metrics["eval_search_qa/n"] == 2
+
+
+def test_the_command_evaluates_the_search_demo(tmp_path, capsys):
+    pytest.importorskip("bm25s")
+    demo = ROOT / "metadata" / "demo"
+    flags = ["--model_name_or_path", ROOT / "scripts/demo/tiny_text_model", "--dataset", demo / "search_test.yaml"]
+    flags += ["--environment_args", json.dumps({"retriever": str(demo / "search/corpus.jsonl")}), "--limit", 6]
+    flags += ["--max_new_tokens", 512, "--max_turn_length", 64, "--output_dir", tmp_path]
+    assert script.main([str(flag) for flag in flags]) == 0
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("em ", "f1 ", "turns ", "tool_calls "))
+    found = [json.loads(line) for line in (tmp_path / "predictions.jsonl").read_text().splitlines()]
+    assert len(found) == 6 and all(item["tool_calls"] >= 1 and item["tool_error"] is None for item in found)
+    assert all("<information>Doc 1(Title: " in item["completion"] for item in found)

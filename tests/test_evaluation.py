@@ -11,7 +11,8 @@ from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from model.vlm_module import EncodedPrompt
 from task.task_loader import Task, load_tasks
-from trainer.evaluation import predict, predict_batches, summarise
+from trainer.evaluation import predict, predict_batches
+from trainer.evaluation_summary import summarise
 from trainer.tree import PROMPT, Node, Tree
 
 

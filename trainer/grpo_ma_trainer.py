@@ -19,8 +19,9 @@ from model.registry import module_for
 from model.reward_func import checked_rewards
 from trainer.arguments import check_arguments
 from trainer.checkpoints import SaveAtWindowEnd, WholeCheckpoints
-from trainer.evaluation import predict, summarise
+from trainer.evaluation import predict
 from trainer.evaluation_bar import EvaluationBar
+from trainer.evaluation_summary import summarise
 from trainer.faults import GradientCheck, StepFaults
 from trainer.forward import RowForward
 from trainer.generation import TreeGeneration

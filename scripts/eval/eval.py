@@ -96,7 +96,7 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
 
 def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dict | None:
     """Predicts, scores and writes everything; the first process returns the content of metrics.json."""
-    from trainer.evaluation import intervals, summarise
+    from trainer.evaluation_summary import intervals, summarise
     from trainer.item_figures import UNSCORED
 
     settings = settings_of(args, rows, tasks)
