@@ -10,7 +10,6 @@ the logits is printed too. Exit status 2 for a user's mistake, with one sentence
 """
 
 import argparse
-import copy
 import sys
 from pathlib import Path
 
@@ -61,12 +60,14 @@ def merge(adapter: str, out: Path, base: str | None, dtype: str) -> None:
     print(f"the adapter moves them by {largest_gap(expected, untouched):.1e}")
     if not gap <= LARGEST_GAP:
         raise ValueError(f"the merged logits differ by {gap:.1e}, above {LARGEST_GAP:.0e}: {out} is not written.")
-    merged = merged.to(getattr(torch, dtype))
     if dtype != "float32":
-        rounded = copy.deepcopy(merged).float()
-        print(f"rounding to {dtype} moves them by {largest_gap(expected, logits_of(rounded, module, prompts)):.1e}")
+        for (
+            weight
+        ) in merged.parameters():  # weights alone: the buffers of the positions are made anew when it is loaded
+            weight.data = weight.data.to(getattr(torch, dtype)).float()
+        print(f"rounding to {dtype} moves them by {largest_gap(expected, logits_of(merged, module, prompts)):.1e}")
     out.mkdir(parents=True, exist_ok=True)
-    merged.save_pretrained(out)
+    merged.to(getattr(torch, dtype)).save_pretrained(out)
     processor.save_pretrained(out)
 
 

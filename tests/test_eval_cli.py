@@ -163,7 +163,7 @@ def test_the_checkpoints_of_a_run_give_a_table_and_a_curve(run, adapter, tmp_pat
     assert run("--adapter_path", tmp_path / "run", "--checkpoints", "3", model=None) == 2
     assert "has no checkpoint-3, there are 2, 10" in capsys.readouterr().err
     assert run("--adapter_path", adapter, "--checkpoints", "all", model=None) == 2
-    assert "holds no checkpoint-STEP folder" in capsys.readouterr().err
+    assert "holds no folder checkpoint-STEP" in capsys.readouterr().err
 
 
 def test_an_adapter_that_was_never_trained_is_refused(run, adapter, capsys):
