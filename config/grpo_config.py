@@ -121,7 +121,8 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     on_non_finite: str = field(
         default="stop",
         metadata={
-            "help": "Loss or gradient that is NaN or infinite: stop, or skip that micro-batch (counted and logged).",
+            "help": "Loss or gradient that is NaN or infinite: stop, or skip that micro-batch (counted and logged). "
+            "With ZeRO-3 or FSDP a loss, and with DeepSpeed a gradient, always stops.",
             "choices": ["stop", "skip"],
         },
     )

@@ -88,6 +88,13 @@ class TestNumbers:
         assert logged(trainer, "faults/non_finite") == [1.0]
         assert "step 1, process 0: the loss is nan on the records row-0: left out" in capsys.readouterr().out
 
+    @pytest.mark.parametrize("layout", [{"zero_stage": 3}, {"zero_stage": None, "fsdp": True}], ids=["zero3", "fsdp"])
+    def test_sharded_weights_stop_in_any_case(self, tiny_text, tmp_path, monkeypatch, layout):
+        trainer = self.trainer(tiny_text, tmp_path, monkeypatch, broken_step=0, on_non_finite="skip")
+        monkeypatch.setattr(trainer, "layout", lambda: layout)
+        with pytest.raises(StepError, match="on the records row-0, and sharded weights cannot leave it out"):
+            trainer.train()
+
     def test_training_goes_on_after_it(self, tiny_text, tmp_path, monkeypatch):
         trainer = self.trainer(tiny_text, tmp_path, monkeypatch, broken_step=0, on_non_finite="skip")
         before = weights(trainer)

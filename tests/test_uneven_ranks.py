@@ -25,7 +25,13 @@ SOME = [
 ]
 RUN = {
     "zero2": list(SCENARIOS),
-    "ddp": ["picture and text", "rollouts of one process failed", "cuts of max_slots differ", *SOME],
+    "ddp": [
+        "picture and text",
+        "a loss of one process is NaN",
+        "rollouts of one process failed",
+        "cuts of max_slots differ",
+        *SOME,
+    ],
     "zero3": ["picture and text", *SOME],
 }
 

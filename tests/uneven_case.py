@@ -43,6 +43,7 @@ class Scenario:
     write: object = hashed_tree  # None: the real engine
     reward: object = text_reward
     vision: bool = False
+    broken: bool = False  # the second process's loss of the second step is NaN
     settings: dict = field(default_factory=dict)
 
 
@@ -119,11 +120,22 @@ SCENARIOS = {
     "a micro-batch with every completion masked": Scenario(
         write=second_without_end, settings={"mask_truncated_completions": True}
     ),
+    "a loss of one process is NaN": Scenario((PICTURE, TEXT), broken=True, settings={"on_non_finite": "skip"}, **OPEN),
     "cuts of max_slots differ": Scenario((TEXT, TEXT), write=short_and_long, settings={"max_slots": 420}),
     "cuts and pictures differ": Scenario((PICTURE, TEXT), write=short_and_long, settings={"max_slots": 480}, **OPEN),
     "sampled rollouts of different length": Scenario((PICTURE, TEXT), write=None, **OPEN),
     "sampled, one prompt for both": Scenario(write=None, settings={"sync_prompt_across_ranks": True}),
 }
+
+
+def break_loss(trainer, step: int) -> None:
+    original = trainer._get_per_token_logps_and_entropies
+
+    def log_probs(*args, **kwargs):
+        values, *rest = original(*args, **kwargs)
+        return (values * torch.nan if trainer._step == step else values), *rest
+
+    trainer._get_per_token_logps_and_entropies = log_probs
 
 
 def rows(kinds: tuple[str, str], folder: Path, count: int):
@@ -185,6 +197,8 @@ def train(scenario: Scenario, layout: str, folder: Path) -> dict:
         peft_config=LoraConfig(r=4, lora_alpha=8, target_modules=target, task_type="CAUSAL_LM"),
         **written,
     )
+    if scenario.broken and RANK:
+        break_loss(trainer, step=1)
     trainer.train()
     log = [entry for entry in trainer.state.log_history if "loss" in entry]
     weights = torch.cat([weight.flatten() for weight in trainable(trainer.model).values()])

@@ -47,7 +47,8 @@ class StepFaults:
     """The part of GRPOMATrainer around a training step; stands before `trl.GRPOTrainer` in the order of classes.
 
     A loss or gradient that is not finite stops the run (`on_non_finite` stop) or leaves that micro-batch out (skip);
-    `faults/non_finite` counts the micro-batches left out.
+    `faults/non_finite` counts the micro-batches left out. With weights that are sharded (ZeRO-3, FSDP) a loss always
+    stops it.
     """
 
     def training_step(self, model, inputs, num_items_in_batch=None):
@@ -68,11 +69,15 @@ class StepFaults:
         if not broken:
             return loss
         here = f"the loss is {loss.item():g} on the records {self._record_names()}"
-        self._stop_or_say(here if mine else "the loss of another process is not finite")
+        layout = self.layout()  # the pass that is left out has gathered no weights for another backward
+        can_skip = layout["zero_stage"] != 3 and "fsdp" not in layout
+        self._stop_or_say(here if mine else "the loss of another process is not finite", can_skip)
         return sum((p * 0).sum() for p in model.parameters() if p.requires_grad)
 
-    def _stop_or_say(self, what: str) -> None:
+    def _stop_or_say(self, what: str, can_skip: bool = True) -> None:
         where = f"step {self.state.global_step + 1}, process {self.accelerator.process_index}: {what}"
+        if self.args.on_non_finite == "skip" and not can_skip:
+            raise StepError(f"{where}, and sharded weights cannot leave it out: lower learning_rate, or take ZeRO-2")
         if self.args.on_non_finite == "stop":
             raise StepError(
                 f"{where}; nothing was trained on it: lower learning_rate, look at these records, or leave such "
