@@ -68,8 +68,8 @@ def predict_batches(
 
     A prediction: id, question_type, completion (special tokens removed), prediction (what parse_answer made of it,
     task's frame), answer (original frame), sol (task's frame), image_size and processed_size ((w, h) or None), format,
-    accuracy (None: the task abstains), status (one of `evaluation_summary.STATUSES`), tokens (sampled), error (why, where there are no
-    scores), record; with `num_samples` above 1 also samples (see `trainer.scoring.scored`).
+    accuracy (None: the task abstains), status (one of `evaluation_summary.STATUSES`), tokens (sampled), error (why,
+    where there are no scores), record; with `num_samples` above 1 also samples (see `trainer.scoring.scored`).
     """
 
     def agent(record: dict) -> str:
