@@ -1,4 +1,3 @@
-#!/usr/bin/env bash
 # What run_grpo_lora.sh and run_grpo_full.sh share: read arguments and variables, count processes, find a port, start
 # train.py. Sourced with `script` (the starter's path, links resolved), `gpu_recipe` (name of the recipe for GPUs),
 # `deepspeed` (name of the DeepSpeed file) and `fixed` (flags that the starter always gives) set.
