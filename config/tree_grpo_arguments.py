@@ -89,4 +89,9 @@ def check_tree_grpo(args) -> None:
         value = getattr(args, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be a finite number above 0")
+    if args.mask_truncated_completions:
+        raise ValueError(
+            "mask_truncated_completions=true would leave every agent rollout out: they end with a tag, not with the "
+            "end of sequence; set it to false"
+        )
     settings_of(args)

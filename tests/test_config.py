@@ -286,3 +286,8 @@ def test_the_start_up_table_marks_where_each_value_comes_from(parse, capsys):
     }
     assert {name: table[name] for name in expected} == expected
     assert lines[-1].strip().startswith("save_steps was 3: raised")
+
+
+def test_agents_whose_rollouts_all_count_as_cut_are_refused():
+    with pytest.raises(ValueError, match="mask_truncated_completions=true would leave every agent rollout out"):
+        GRPOConfig(output_dir="x", method="tree_grpo", mask_truncated_completions=True, use_cpu=True)
