@@ -9,8 +9,8 @@ import string
 from collections import Counter
 from collections.abc import Iterable
 
-# What an agent is told of a turn without an action; it speaks itself, so that the text fits between its own turns. No tag
-# is spelt out, since rewards read this text too.
+# What an agent is told of a turn without an action, in its own voice, so that the text fits between its turns. No tag
+# is spelt out: rewards read this text too.
 UNREADABLE = (
     "\n\nI did not act in a form that can be carried out. A call goes between the opening and the closing tag of a "
     "tool, the final answer between the answer tags. I try again.\n\n"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of, turns
@@ -12,6 +13,7 @@ from PIL import Image
 from task.retrieval.passages import RetrievalError
 from trainer.policies.agent_calls import FAILURES, FAULTS, Point, ToolFailure, bound, parts_of
 from trainer.policies.agent_forms import Action
+from trainer.policies.agent_observation import Framer
 
 SEARCH, ANSWER = "<think>t</think><search>q</search>", "<think>t</think><answer>x</answer>"
 
@@ -124,6 +126,12 @@ def test_a_tools_text_can_neither_answer_nor_end_a_turn(tiny_text):
     assert text.count("</information>") == 1 and "<answer>" not in text and "<think>" not in text
 
 
+def test_runs_of_spaces_are_no_template_tokens():
+    tokenizer = SimpleNamespace(get_added_vocab=lambda: {"    ": 1, "<|end|>": 2})
+    framer = Framer(SimpleNamespace(tokenizer=tokenizer), SimpleNamespace(names=["answer"]))
+    assert framer._clean("if x:\n    y<|end|></answer>") == "if x:\n    y< |end|>(/answer)"
+
+
 def test_a_picture_for_a_text_model_ends_the_branch(tiny_text):
     _, _, counts = grown(environment(lambda self, query: Image.new("RGB", (40, 40))), tiny_text, expand_num=0)
     assert counts == {"encoding": 2}
@@ -182,6 +190,27 @@ def test_a_reset_that_fails_later_ends_the_branch(tiny_text):
 def test_arguments_of_the_wrong_kind_are_told(tiny_text, text):
     _, tree, counts = grown(Counter, tiny_text, turns(text, ANSWER), expand_num=0)
     assert counts == {"bad_arguments": 2}, tiny_text[2].decode(tree.nodes[2].token_ids)
+
+
+def test_a_tool_that_ends_the_interpreter_ends_nothing(tiny_text):
+    _, tree, counts = grown(environment(raising(SystemExit(3))), tiny_text, expand_num=0)
+    assert counts == {"raised": 2} and "SystemExit: 3" in tiny_text[2].decode(tree.nodes[2].token_ids)
+
+
+def test_a_tag_fills_the_argument_without_a_default(tiny_text):
+    class Deep(Echo):
+        def search(self, query: str, depth: int = 2) -> str:
+            return f"{query} to {depth}"
+
+    _, tree, counts = grown(Deep, tiny_text, expand_num=0)
+    assert not counts and "q to 2" in tiny_text[2].decode(tree.nodes[2].token_ids)
+
+
+@pytest.mark.parametrize(("tool", "count"), [(lambda self: "x", 0), (lambda self, a, b: "x", 2)])
+def test_a_tool_that_no_tag_can_call_ends_the_run(tiny_text, tool, count):
+    made = type("Uncallable", (Echo,), {"search": tool})
+    with pytest.raises(ValueError, match=f"the tool search cannot be called by a tag .*needs {count} arguments"):
+        grown(made, tiny_text)
 
 
 def test_kinds_are_apart_and_unknown_ones_are_counted_as_other():

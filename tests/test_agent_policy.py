@@ -215,6 +215,25 @@ class TestWhatDoesNotGoTogether:
         with pytest.raises(ValueError, match="no such corpus"):
             policy_of(Picky, tiny_text, tasks={"picky": task_of(Picky, "picky")})
 
+    def test_a_reset_that_breaks_is_named(self, tiny_text):
+        class Broken(Echo):
+            def reset(self, timeout=1.0, **row):
+                self._late = timeout > 0
+
+        settings = {"tasks": {"broken": task_of(Broken, "broken")}, "environment_args": '{"timeout": "1"}'}
+        with pytest.raises(
+            ValueError, match=r"task/broken.py: reset\(\) fails on record 'a' .*'timeout': '1'.*TypeError"
+        ):
+            policy_of(Broken, tiny_text, **settings)
+
+    def test_a_setting_that_no_reset_names_is_pointed_out(self, tiny_text):
+        class Named(Echo):
+            def reset(self, top_k=3, **row): ...
+
+        tasks = {"named": task_of(Named, "named")}
+        with pytest.warns(UserWarning, match=r"'topk' is no argument of reset\(\) in task/named.py \(top_k\)"):
+            policy_of(Named, tiny_text, tasks=tasks, environment_args='{"topk": 5}')
+
     def test_a_reset_that_speaks(self, tiny_text):
         class Speaking(Echo):
             def reset(self, **row):

@@ -143,7 +143,7 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
     try:
         value = tool(**arguments)
         return parts_of(asyncio.run(value) if inspect.iscoroutine(value) else value), None
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if isinstance(kind := getattr(error, "kind", None), str):
             raise ToolFailure(kind, str(error)) from error
         if isinstance(error, OSError):
@@ -154,12 +154,10 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
 
 
 def bound(tool: Callable, arguments: dict | str) -> dict:
-    """Arguments by name, simple types checked; a text is the tool's one argument. Raises TypeError or ValueError."""
+    """Arguments by name, simple types checked; a text is what `argument_of` names. Raises TypeError or ValueError."""
     parameters = inspect.signature(tool).parameters
     if isinstance(arguments, str):
-        if len(parameters) != 1:
-            raise TypeError(f"it takes {len(parameters)} arguments, and a tag holds one")
-        (name,) = parameters
+        name = argument_of(tool)
         text = SIMPLE.get(parameters[name].annotation, str) is str
         arguments = {name: arguments if text else json.loads(arguments)}
     inspect.signature(tool).bind(**arguments)
@@ -169,6 +167,14 @@ def bound(tool: Callable, arguments: dict | str) -> dict:
         if not good:
             raise TypeError(f"{name} must be {wanted.__name__}, not {type(value).__name__}")
     return arguments
+
+
+def argument_of(tool: Callable) -> str:
+    """Name of the argument that a tag fills: the only one that has no default. Raises TypeError."""
+    needed = [name for name, one in inspect.signature(tool).parameters.items() if one.default is one.empty]
+    if len(needed) != 1:
+        raise TypeError(f"it needs {len(needed)} arguments, and a tag holds one")
+    return needed[0]
 
 
 def parts_of(value: Any) -> list[dict]:

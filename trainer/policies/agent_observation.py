@@ -55,7 +55,8 @@ class Framer:
     def __init__(self, module, form):
         self.module, self.form = module, form
         # Of the chat template's tokens, those that are not special pass a tokenizer's split_special_tokens.
-        self.tokens = sorted(module.tokenizer.get_added_vocab(), key=len, reverse=True)
+        added = (token for token in module.tokenizer.get_added_vocab() if not token.isspace())
+        self.tokens = sorted(added, key=len, reverse=True)
         self._lock = Lock()
 
     def message(self, fault: str):

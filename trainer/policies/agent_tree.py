@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -10,7 +12,7 @@ from typing import Any
 from task.answer_parsing import thought_tags
 from task.environment import ACTION_FORMS, tools_of
 from task.task_loader import Task
-from trainer.policies.agent_calls import ToolFailure
+from trainer.policies.agent_calls import ToolFailure, argument_of
 from trainer.policies.agent_forms import TagForm, ToolCallForm
 from trainer.policies.agent_observation import Framer
 from trainer.policies.agent_step import AgentStepPolicy, Limits, Shape
@@ -112,7 +114,16 @@ def _proof(task: Task, record: dict, settings: dict) -> Any:
     environment = task.make_environment()
     key = (task.path, repr(sorted(settings.items())))
     if key not in _proven:
-        said = environment.reset(**row_of(record, settings))
+        _warn_of_unread(task, environment, settings)
+        try:
+            said = environment.reset(**row_of(record, settings))
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(
+                f"{task.path}: reset() fails on record {record['id']!r} with environment_args {settings} "
+                f"({type(error).__name__}: {error}): correct them, or the task file"
+            ) from error
         if said is not None:
             raise ValueError(
                 f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
@@ -122,6 +133,18 @@ def _proof(task: Task, record: dict, settings: dict) -> Any:
     if not tools_of(environment):
         raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
     return environment
+
+
+def _warn_of_unread(task: Task, environment: Any, settings: dict) -> None:
+    """A setting with a typing error would otherwise go unseen: reset takes any name, for the record's fields."""
+    parameters = inspect.signature(environment.reset).parameters.values()
+    named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    for name in settings:
+        if named and name not in named:
+            warnings.warn(
+                f"environment_args: {name!r} is no argument of reset() in {task.path} ({', '.join(named)})",
+                stacklevel=2,
+            )
 
 
 def _form(samples: dict[str, Any], tokenizer, module, think: str):
@@ -139,8 +162,18 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
         )
     if "tool_calls" in forms.values():
         return _tool_call_form(samples, tokenizer, module)
-    tools = sorted({tool for environment in samples.values() for tool in tools_of(environment)})
-    return TagForm(tools, think, next(iter(tags.values())))
+    tools = {}
+    for question_type, environment in samples.items():
+        tools |= {name: (question_type, tool) for name, tool in tools_of(environment).items()}
+    for name, (question_type, tool) in tools.items():
+        try:
+            argument_of(tool)
+        except TypeError as error:
+            raise ValueError(
+                f"question_type {question_type!r}: the tool {name} cannot be called by a tag ({error}): give all but "
+                "one of its arguments defaults, or the environment action_form 'tool_calls'"
+            ) from None
+    return TagForm(sorted(tools), think, next(iter(tags.values())))
 
 
 def _tool_call_form(samples: dict[str, Any], tokenizer, module) -> ToolCallForm:
