@@ -117,7 +117,15 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     )
     train_dataset = build_dataset(manifests, tasks, **data)
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
-    check_rewards([tasks[name] for name in question_types(train_dataset, eval_dataset)], args.thought_end)
+    types = question_types(train_dataset, eval_dataset)
+    check_rewards([tasks[name] for name in types], args.thought_end)
+    acting = [name for name in types if tasks[name].make_environment is not None]
+    if acting and args.method != "tree_grpo" and args.process_index == 0:
+        print(
+            f"warning: method {args.method} samples a completion in one go and calls no tool: {', '.join(acting)} "
+            "needs tree_grpo to act step by step",
+            file=sys.stderr,
+        )
 
     dtype = model_args.resolve_dtype(args.bf16)
     module, model, processor = load_policy(
