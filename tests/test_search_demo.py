@@ -176,3 +176,44 @@ def test_the_shipped_model_searches_and_leaves_room_to_learn(one_thread):
     figures = learn_to_search.measure(TEXT_MODEL, 1.0, 60)
     assert figures["answered_share"] > 0.9 and figures["tool_calls"] > 1
     assert 0.2 < figures["em"] < 0.7
+
+
+# ---- the comparison of methods
+
+
+def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(tmp_path):
+    import yaml
+
+    from config.grpo_config import GRPOConfig
+    from scripts.bench import agent_methods
+
+    recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
+    recipe["environment_args"] = json.dumps(recipe["environment_args"])
+    common = {key: value for key, value in recipe.items() if key not in agent_methods.NOT_TRAINING}
+    args = {
+        name: GRPOConfig(**{**common, **agent_methods.METHODS[name], "output_dir": str(tmp_path), "use_cpu": True})
+        for name in ("chain", "tree")
+    }
+    assert (args["chain"].leaves, args["tree"].leaves) == (4, 6)
+    assert (args["chain"].advantage, args["tree"].advantage) == ("inter", "intra_inter")
+    for one in args.values():
+        assert one.per_device_train_batch_size == agent_methods.PROMPTS * one.leaves
+
+
+def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_there(tmp_path):
+    from transformers import TrainerControl
+
+    from scripts.bench import agent_methods
+
+    budget, control = agent_methods.TokenBudget(5_000), TrainerControl()
+    stops = []
+    for tokens in (150.0, 150.0, 150.0):
+        budget.on_log(None, None, control, logs={"tokens/generated": tokens})
+        stops.append(control.should_training_stop)
+    budget.on_log(None, None, control, logs={"train_runtime": 1.0})
+    assert stops == [False, False, True] and budget.tokens == 7_200
+    for seed, em in ((1, 0.5), (2, 0.7)):
+        run = dict.fromkeys(agent_methods.FIGURES, 0.0) | {"em": em}
+        (tmp_path / f"tree-seed{seed}.json").write_text(json.dumps(run))
+    found = agent_methods.table(tmp_path)
+    assert list(found) == ["tree"] and found["tree"]["em"] == [pytest.approx(0.6), pytest.approx(0.1414, abs=1e-4), 2]

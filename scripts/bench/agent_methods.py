@@ -5,8 +5,9 @@
 
 A run trains the tiny text model at the settings of config/recipes/tree_grpo_demo.yaml and stops after the step in which
 it passed --tokens sampled tokens (what tools return is not counted, a shared token counts once); then the 300 held-out
-questions are answered greedily and at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is
-there is not run again. Printed, and written to agent_methods.json: mean and standard deviation over seeds.
+questions are answered once greedily and three times at temperature 1. One core, one process. A run writes
+METHOD-seedN.json; one that is there is not run again. Printed, and written to agent_methods.json: mean and standard
+deviation over seeds.
 """
 
 import argparse
@@ -28,16 +29,18 @@ import yaml  # noqa: E402
 from transformers import TrainerCallback, set_seed  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
-from dataset.dataset_grpo import build_dataset  # noqa: E402
+from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
 from model.checkpoints import load_policy  # noqa: E402
 from model.reward_func import task_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.evaluation import predict  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from trainer.item_figures import samples_of  # noqa: E402
 from trainer.policies.agent_step import Shape  # noqa: E402
 from trainer.policies.agent_tree import agent_policy, settings_of  # noqa: E402
 
 PROMPTS = 16  # a step
+SAMPLES = 3  # a held-out question, at temperature 1
 METHODS = {
     "untrained": None,
     "chain": {"tree_num": 4, "expand_num": 0, "advantage": "inter", "per_device_train_batch_size": 4 * PROMPTS},
@@ -60,7 +63,7 @@ class TokenBudget(TrainerCallback):
         return control
 
 
-def run(name: str, seed: int, budget: int, folder: Path) -> dict:
+def run(name: str, seed: int, budget: int, hops: list[int], folder: Path) -> dict:
     """One run and its evaluation."""
     torch.set_num_threads(1)
     set_seed(seed)
@@ -71,11 +74,12 @@ def run(name: str, seed: int, budget: int, folder: Path) -> dict:
     settings = {key: value for key, value in recipe.items() if key not in NOT_TRAINING} | (METHODS[name] or {})
     settings |= {"output_dir": str(folder / "train"), "max_steps": 100_000, "use_cpu": True, "disable_tqdm": True}
     tokens = TokenBudget(budget)
+    rows = build_dataset([str(ROOT / recipe["dataset_name"])], tasks)
     trainer = GRPOMATrainer(
         model,
         task_rewards(tasks),
         GRPOConfig(seed=seed, data_seed=seed, **settings),
-        build_dataset([str(ROOT / recipe["dataset_name"])], tasks),
+        rows.filter(lambda row: read_row(row)["extra"]["hops"] in hops),
         processing_class=tokenizer,
         module=module,
         tasks=tasks,
@@ -104,8 +108,9 @@ def evaluate(trainer, tasks, temperature: float, seed: int) -> dict:
 
     with trainer._generating(temperature=temperature) as engine:
         settings = {"max_new_tokens": args.max_completion_length, "batch_size": 100, "policy_of": policy_of}
-        settings["seed"] = seed if temperature else None
-        return tasks["search_qa"].compute_metrics(predict(engine, trainer.module, rows, tasks, **settings))
+        settings |= {"seed": seed, "num_samples": SAMPLES} if temperature else {}
+        found = predict(engine, trainer.module, rows, tasks, **settings)
+    return tasks["search_qa"].compute_metrics([sample for item in found for sample in samples_of(item)])
 
 
 def table(folder: Path) -> dict:
@@ -128,13 +133,14 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens a run")
+    parser.add_argument("--hops", nargs="+", type=int, default=[1, 2, 3], help="of the questions trained on")
     args = parser.parse_args()
     args.output_dir.mkdir(parents=True, exist_ok=True)
     for seed in args.seeds:
         for name in args.methods:
             file = args.output_dir / f"{name}-seed{seed}.json"
             if not file.exists():
-                file.write_text(json.dumps(run(name, seed, args.tokens, args.output_dir)) + "\n")
+                file.write_text(json.dumps(run(name, seed, args.tokens, args.hops, args.output_dir)) + "\n")
                 print(f"{file}: {file.read_text()}", flush=True)
     found = table(args.output_dir)
     print(f"{'':18}" + "".join(f"{name:>20}" for name in found))
