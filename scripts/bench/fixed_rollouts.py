@@ -20,13 +20,13 @@ class FixedRollouts(GRPOMATrainer):
     """
 
     def __init__(self, *args, write: Write, **kwargs):
-        self._write = write
+        self._rollout_of = write
         super().__init__(*args, **kwargs)
 
     @contextmanager
     def _generating(self, temperature: float):
         with super()._generating(temperature):
-            yield Writer(self._write, self.accelerator.process_index, self.eos_token_ids[0])
+            yield Writer(self._rollout_of, self.accelerator.process_index, self.eos_token_ids[0])
 
 
 class Writer:
