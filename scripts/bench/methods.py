@@ -140,7 +140,10 @@ def main() -> None:
         for name in args.methods:
             file = args.output_dir / f"{name}-seed{seed}.json"
             if not file.exists():
-                file.write_text(json.dumps(train(name, seed, args.tokens, args.output_dir)) + "\n")
+                result = train(name, seed, args.tokens, args.output_dir)
+                if result["train_tokens"] < args.tokens:  # the trainer ends in good order when it is told to terminate
+                    sys.exit(f"{file.name} not written: stopped after {result['train_tokens']} of {args.tokens} tokens")
+                file.write_text(json.dumps(result) + "\n")
     found = table(args.output_dir)
     print(f"{'':16}" + "".join(f"{column:>20}" for column in COLUMNS))
     for name, columns in found.items():
