@@ -6,10 +6,13 @@ import math
 import time
 
 import pytest
-from agent_cases import Counter, Echo, task_of
-from trainer_cases import logged, run, text_rows, text_trainer, weights
+from agent_cases import Counter, Echo, ForkingCounter, task_of
+from trainer_cases import logged, run, text_rows, text_trainer, vlm_trainer, weights
 
+from dataset.dataset_grpo import rows_from_records
+from task.gridworld import draw
 from task.retrieval.passages import RetrievalError
+from task.task_loader import load_tasks
 from trainer.policies.agent_forms import Action, TagForm, Turn
 
 
@@ -21,7 +24,8 @@ def acting(monkeypatch):
         code = sum(map(ord, text))
         if code % 7 == 0:
             return Turn(fault="I try again.")
-        return Turn(answered=True) if code % 3 == 0 else Turn(actions=(Action(self.tools[0], str(code % 5)),))
+        argument = ("left", "down", "right", "up")[code % 4] if "move" in self.tools else str(code % 5)
+        return Turn(answered=True) if code % 3 == 0 else Turn(actions=(Action(self.tools[0], argument),))
 
     monkeypatch.setattr(TagForm, "read", read)
 
@@ -98,3 +102,58 @@ def test_answers_that_come_too_late_cost_their_timeout_and_no_more(tiny_text, tm
 def test_the_same_seed_trains_the_same(tiny_text, tmp_path, acting):
     losses = [run(agent_trainer(tiny_text, tmp_path / str(i), Counter, max_steps=2)).losses for i in range(2)]
     assert losses[0] == losses[1]
+
+
+COMBINATIONS = {
+    "once, a second pass, two micro-batches": {
+        "shared_token_weight": "once", "num_iterations": 2, "per_device_train_batch_size": 6,
+        "gradient_accumulation_steps": 2, "max_steps": 3, "beta": 0.02,
+    },
+    "cut forwards, rounds": {"max_slots": 300, "expand_num": 1, "expand_rounds": 3, "perturb": 0.01, "beta": 0.1},
+    "the code's choice, sequence ratios": {
+        "fork_choice": "code", "importance_sampling_level": "sequence", "num_iterations": 2,
+    },
+}  # fmt: skip
+
+
+def ends(trainer_of, changes: dict) -> list[dict]:
+    """The weights after training packed and one row a leaf."""
+    found = []
+    for sharing in ("on", "off"):
+        trainer = trainer_of(prefix_sharing=sharing, **{"max_steps": 2, **changes})
+        before = weights(trainer)
+        run(trainer)
+        found.append(weights(trainer))
+        assert any((found[-1][name] != before[name]).any() for name in before)
+        changes = {name: value for name, value in changes.items() if name != "max_slots"}
+    return found
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_packed_agents_learn_what_rows_apart_learn(tiny_text, tmp_path, acting, name):
+    packed, apart = ends(
+        lambda **given: agent_trainer(tiny_text, tmp_path, ForkingCounter, **given), COMBINATIONS[name]
+    )
+    assert max((packed[key] - apart[key]).abs().max().item() for key in packed) < 1e-5
+
+
+@pytest.mark.parametrize("changes", [{"lora": True}, {"lora": False, "vision": True, "max_slots": 700}])
+def test_agents_learn_from_pictures_their_tools_return(tiny_vlm, tmp_path, acting, changes):
+    pytest.importorskip("gymnasium")
+    board, tasks = ["SFF", "FFF", "FFG"], load_tasks()
+    draw(board, (0, 0)).save(tmp_path / "board.png")
+    record = {"question_type": "gridworld", "question": "Go.", "answer": board, "image": "board.png"}
+    rows = rows_from_records([record | {"id": str(i)} for i in range(2)], tasks, image_root=str(tmp_path))
+    given = {"rows": rows, "method": "tree_grpo", "max_turn_length": 6, "max_observation_length": 60}
+    given |= {"max_completion_length": 300, "shared_token_weight": "once"}
+    trainers = []
+
+    def made(**more):
+        trainers.append(vlm_trainer(tiny_vlm, tmp_path / "run", **given, **more))
+        return trainers[-1]
+
+    packed, apart = ends(made, changes)
+    assert max((packed[key] - apart[key]).abs().max().item() for key in packed) < 1e-5
+    trees = [tree for trainer in trainers for tree in trainer._rollout.trees]
+    assert any(node.media is not None for tree in trees for node in tree.nodes)
+    assert max(logged(trainers[0], "sampling/policy_gap")[1:]) < 1e-4

@@ -57,6 +57,12 @@ class TestSampling:
         assert len(later) == 2
         assert 0 <= max(later) < 0.02
 
+    def test_the_gap_is_of_the_policy_that_sampled_and_not_of_a_later_one(self, tiny_text, tmp_path):
+        trainer = text_trainer(tiny_text, tmp_path, rows=4, max_steps=4, steps_per_generation=2)
+        trainer.train()
+        (gap,) = [value for value in logged(trainer, "sampling/policy_gap") if value is not None]
+        assert gap < 1e-4
+
     def test_shaping_the_distribution_is_allowed_and_said_to_open_a_gap(self, tiny_text, tmp_path):
         with pytest.warns(UserWarning, match=r"top_k=5: .*sampling/policy_gap"):
             trainer = text_trainer(tiny_text, tmp_path, rows=2, max_steps=2, top_k=5, learning_rate=0.0)

@@ -53,7 +53,8 @@ class TreeObjective:
                 loss = self._sequence_ratio_loss(model, inputs)
             else:
                 loss = super()._compute_loss(model, inputs)
-            if self._step % (self.args.steps_per_generation * self.num_iterations) < self.args.steps_per_generation:
+            window = self.args.gradient_accumulation_steps  # later ones are passes of a policy that has moved on
+            if self._step % (self.args.steps_per_generation * self.num_iterations) < window:
                 mask = inputs["completion_mask"] * inputs["tool_mask"]
                 self._sampler_gap.append(sampler_gap(self._memo[0].detach(), inputs["sampling_per_token_logps"], mask))
         finally:
