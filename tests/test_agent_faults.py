@@ -213,6 +213,20 @@ def test_a_tool_that_no_tag_can_call_ends_the_run(tiny_text, tool, count):
         grown(made, tiny_text)
 
 
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"tags": {"answer": "search"}}, "'search' names two of"),
+        ({"tags": {"information": "think"}}, "'think' names two of"),
+        ({"answer": Echo.search}, "'answer' names two of"),
+        ({"tags": {"anwser": "final"}}, "tags {'anwser': 'final'} belong to nothing"),
+    ],
+)
+def test_tags_that_cannot_be_told_apart_end_the_run(tiny_text, changes, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        grown(type("Mixed", (Echo,), changes), tiny_text)
+
+
 def test_kinds_are_apart_and_unknown_ones_are_counted_as_other():
     assert not set(FAILURES) & set(FAULTS) and ToolFailure("solar flare").kind == "other"
 

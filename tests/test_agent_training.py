@@ -137,7 +137,9 @@ def test_packed_agents_learn_what_rows_apart_learn(tiny_text, tmp_path, acting, 
     assert max((packed[key] - apart[key]).abs().max().item() for key in packed) < 1e-5
 
 
-@pytest.mark.parametrize("changes", [{"lora": True}, {"lora": False, "vision": True, "max_slots": 700}])
+@pytest.mark.parametrize(
+    "changes", [{"lora": False, "vision": True, "max_slots": 700}, pytest.param({"lora": True}, marks=pytest.mark.slow)]
+)
 def test_agents_learn_from_pictures_their_tools_return(tiny_vlm, tmp_path, acting, changes):
     pytest.importorskip("gymnasium")
     board, tasks = ["SFF", "FFF", "FFG"], load_tasks()

@@ -162,18 +162,33 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
         )
     if "tool_calls" in forms.values():
         return _tool_call_form(samples, tokenizer, module)
-    tools = {}
+    tools = {name for environment in samples.values() for name in tools_of(environment)}
+    form = TagForm(sorted(tools), think, next(iter(tags.values())))
     for question_type, environment in samples.items():
-        tools |= {name: (question_type, tool) for name, tool in tools_of(environment).items()}
-    for name, (question_type, tool) in tools.items():
+        _check_tags(question_type, environment, form)
+    return form
+
+
+def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
+    """ValueError for a tool that no tag can call, and for tags that cannot be told apart."""
+    where = f"question_type {question_type!r}"
+    for name, tool in tools_of(environment).items():
         try:
             argument_of(tool)
         except TypeError as error:
             raise ValueError(
-                f"question_type {question_type!r}: the tool {name} cannot be called by a tag ({error}): give all but "
-                "one of its arguments defaults, or the environment action_form 'tool_calls'"
+                f"{where}: the tool {name} cannot be called by a tag ({error}): give all but one of its arguments "
+                "defaults, or the environment action_form 'tool_calls'"
             ) from None
-    return TagForm(sorted(tools), think, next(iter(tags.values())))
+    twice = next((name for name in form.names if form.names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{where}: {twice!r} names two of the thought, the tools, the observation and the answer: rename the tool, "
+            "or one of the environment's tags"
+        )
+    odd = {key: name for key, name in getattr(environment, "tags", {}).items() if key not in ("information", "answer")}
+    if odd:
+        raise ValueError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
 
 
 def _tool_call_form(samples: dict[str, Any], tokenizer, module) -> ToolCallForm:
