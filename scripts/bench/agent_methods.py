@@ -89,6 +89,8 @@ def run(name: str, seed: int, budget: int, hops: list[int], folder: Path) -> dic
     if METHODS[name]:
         trainer.train()
     seconds = time.process_time() - begun
+    if trainer.stopping.stopped:  # such as by `timeout`: a run cut short must not stand in the table
+        raise SystemExit(f"{name}, seed {seed}: ended by SIGTERM after {tokens.tokens} of {budget} tokens")
     logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
     figures = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
     figures["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
