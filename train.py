@@ -28,7 +28,7 @@ from model.record_check import check_record  # noqa: E402
 from model.reward_func import RewardError, task_rewards  # noqa: E402
 from model.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
-from trainer.checkpoints import CheckpointError, layout_fault  # noqa: E402
+from trainer.checkpoints import CheckpointError  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
 from trainer.tree_attention import language_attention  # noqa: E402
 
@@ -43,7 +43,7 @@ def main() -> None:
         if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
             return already_through(checkpoint, args)
         trainer = build(script, args, model_args, parser.provenance)
-        fault = checkpoint and layout_fault(checkpoint, trainer.layout())
+        fault = checkpoint and trainer.resume_fault(checkpoint)
         if fault:
             raise ValueError(
                 f"{checkpoint}: {fault}: go on as it was started, or take the weights alone with "

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from conftest import ROOT
+from peft import LoraConfig
 from trainer_cases import largest_gap, logged, text_trainer, weights
 from transformers import TrainerCallback
 
@@ -99,6 +100,23 @@ def test_a_disk_that_fills_leaves_the_checkpoint_before(tiny_text, tmp_path, mon
     assert checkpoint_to_resume("auto", str(tmp_path)) == str(tmp_path / "checkpoint-1")
 
 
+def test_a_process_that_cannot_write_waits_for_no_other(tiny_text, tmp_path, monkeypatch):
+    """The others may be in a barrier of the save, which it will never reach: it has to end, and they with it."""
+    trainer = text_trainer(tiny_text, tmp_path, **SAVING)
+    collectives = []
+    for name in ("wait_for_everyone", "gather"):
+        monkeypatch.setattr(trainer.accelerator, name, lambda *args: collectives.append(args))
+
+    def full(*args):
+        collectives.clear()
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(trainer, "_write", full)
+    with pytest.raises(CheckpointError, match="No space left"):
+        trainer._save_checkpoint(trainer.model, None)
+    assert collectives == []
+
+
 def test_a_disk_that_fills_at_the_very_end_is_a_sentence_too(tiny_text, tmp_path, monkeypatch):
     trainer = text_trainer(tiny_text, tmp_path, **SAVING)
     trainer.train()
@@ -149,6 +167,21 @@ class TestLayout:
         trainer.train()
         checkpoint = checkpoint_to_resume("auto", str(tmp_path))
         assert layout_fault(checkpoint, trainer.layout()) == "it was saved without its optimiser (save_only_model)"
+
+    def test_an_adapter_is_not_loaded_into_all_weights_nor_the_other_way_round(self, tiny_text, tmp_path):
+        module, model, _ = tiny_text
+        lora = LoraConfig(r=4, target_modules=module.lora_target_modules(model), task_type="CAUSAL_LM")
+        whole = text_trainer(tiny_text, tmp_path / "all", **SAVING)
+        adapter = text_trainer(tiny_text, tmp_path / "lora", peft_config=lora, **SAVING)
+        for trainer in (whole, adapter):
+            trainer.train()
+            assert trainer.resume_fault(checkpoint_to_resume("auto", trainer.args.output_dir)) is None
+        assert whole.resume_fault(str(tmp_path / "lora" / "checkpoint-1")) == (
+            "it holds an adapter, and this run trains all weights (use_peft)"
+        )
+        assert "it holds all weights, and this run trains an adapter" in (
+            adapter.resume_fault(str(tmp_path / "all" / "checkpoint-1"))
+        )
 
     def test_another_trainers_checkpoint_shows_deepspeed_by_its_files(self, tmp_path):
         alone, sharded = {"processes": 1, "zero_stage": None}, {"processes": 2, "zero_stage": 2}

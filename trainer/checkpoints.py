@@ -12,7 +12,6 @@ import os
 import shutil
 from pathlib import Path
 
-from accelerate.utils import gather_object
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
@@ -40,16 +39,13 @@ class WholeCheckpoints:
         if main:
             shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
         self.accelerator.wait_for_everyone()
-        fault = None
         try:
             self._write(model, trial, written, place)
         except Exception as error:  # safetensors and pickle wrap a full disk in classes of their own
-            fault = f"{type(error).__name__}: {error}"
-        faults = [text for text in gather_object([fault]) if text]
-        if faults:
-            if main:
-                shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
-            raise _cannot_save(name, output, faults[0])
+            # Raised at once: the other processes may wait in a collective of the save, until this one has ended.
+            shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
+            raise _cannot_save(name, output, f"{type(error).__name__}: {error}") from error
+        self.accelerator.wait_for_everyone()
         if main:
             if place.exists():  # of a run that was resumed from before it
                 shutil.rmtree(place)
@@ -88,6 +84,14 @@ class WholeCheckpoints:
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         known = {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
         return known | ({"fsdp": True} if self.is_fsdp_enabled else {})
+
+    def resume_fault(self, checkpoint: str) -> str | None:
+        """Why this run cannot go on from a checkpoint, in words; None if it can."""
+        saved, wanted = (Path(checkpoint) / "adapter_config.json").exists(), hasattr(self.model, "peft_config")
+        if saved != wanted:
+            words = {True: "an adapter", False: "all weights"}
+            return f"it holds {words[saved]}, and this run trains {words[wanted]} (use_peft)"
+        return layout_fault(checkpoint, self.layout())
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
