@@ -4,7 +4,9 @@
 
 Budget: (M, N, L) trees of the search demo's questions at temperature 1, against plain chains of the same questions. The
 cost of a tree is its sampled tokens (a shared one once) over the mean tokens of a chain of as many hops; the same
-for turns that called the tool. The paper's expectation is M * (1 + L * N / 2) chains.
+for turns that called the tool. The paper's expectation, M * (1 + L * N / 2) chains, takes a branch for half a chain. It
+is more: every chain gives as many branches, so the steps of a chain that ended soon are chosen more often than those of
+one that went on, and what is sampled anew behind them is as long as it usually is.
 Latency: the same rollouts with a tool that takes --latency seconds, calls side by side against one after another.
 """
 
