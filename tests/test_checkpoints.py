@@ -1,5 +1,6 @@
 """A checkpoint is whole or not there, belongs to a layout, and a signal leaves one behind."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -182,6 +183,10 @@ class TestLayout:
         assert "it holds all weights, and this run trains an adapter" in (
             adapter.resume_fault(str(tmp_path / "all" / "checkpoint-1"))
         )
+        for changes, fault in (({"r": 8}, "its adapter has lora_r 4, and this run's 8"),
+                               ({"target_modules": ["q_proj"]}, "its adapter is on other modules")):  # fmt: skip
+            other = text_trainer(tiny_text, tmp_path / "other", peft_config=dataclasses.replace(lora, **changes))
+            assert fault in other.resume_fault(str(tmp_path / "lora" / "checkpoint-1"))
 
     def test_another_trainers_checkpoint_shows_deepspeed_by_its_files(self, tmp_path):
         alone, sharded = {"processes": 1, "zero_stage": None}, {"processes": 2, "zero_stage": 2}

@@ -91,7 +91,8 @@ class WholeCheckpoints:
         if saved != wanted:
             words = {True: "an adapter", False: "all weights"}
             return f"it holds {words[saved]}, and this run trains {words[wanted]} (use_peft)"
-        return layout_fault(checkpoint, self.layout())
+        fault = adapter_fault(checkpoint, self.model.peft_config) if saved else None
+        return fault or layout_fault(checkpoint, self.layout())
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
@@ -126,6 +127,17 @@ class SaveAtWindowEnd(TrainerCallback):
     def _put_off(self, control, ends: bool) -> None:
         wanted = control.should_save or self.waiting
         control.should_save, self.waiting = wanted and ends, wanted and not ends
+
+
+def adapter_fault(checkpoint: str, adapters: dict) -> str | None:
+    """In what a checkpoint's adapter differs from the run's (name -> LoraConfig), in words; None if in nothing."""
+    saved = json.loads((Path(checkpoint) / "adapter_config.json").read_text(encoding="utf-8"))
+    own = adapters.get("default")
+    if own is None or saved.get("r") != own.r:
+        return f"its adapter has lora_r {saved.get('r')}, and this run's {getattr(own, 'r', None)}"
+    modules = [saved.get("target_modules"), own.target_modules]
+    there, here = (names if isinstance(names, str) else set(names or ()) for names in modules)
+    return None if there == here else "its adapter is on other modules than this run's (lora_target_modules)"
 
 
 def layout_fault(checkpoint: str, layout: dict) -> str | None:
