@@ -12,6 +12,7 @@ from trainer_cases import largest_gap, logged, text_trainer, weights
 from model.reward_func import checked_rewards
 from model.reward_limit import TimeIsUp, time_limit
 from trainer.faults import StepError
+from trainer.progress import warn_of_failures
 
 
 class TestMemory:
@@ -171,3 +172,13 @@ class TestTime:
 
         assert score(make_task(accuracy=leave), ["a"]) == [None]
         assert "SystemExit" in capsys.readouterr().err
+
+
+class TestNothingGrown:
+    def test_a_dead_tool_is_named_and_a_working_run_is_not_warned(self, recwarn):
+        warn_of_failures(0.9, {"tool/errors/refused": 3.0})
+        assert not recwarn
+        with pytest.warns(UserWarning, match=r"100% of the prompts grew nothing, most often by tool/errors/refused"):
+            warn_of_failures(1.0, {"tool/errors/timeout": 0.5, "tool/errors/refused": 3.0})
+        with pytest.warns(UserWarning, match=r"95% of the prompts grew nothing: look at their media"):
+            warn_of_failures(0.95, {"tool/errors/timeout": 0.0})

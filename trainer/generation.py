@@ -20,7 +20,7 @@ from trainer.merged import merged_lora
 from trainer.methods import METHODS, Batch, Rows
 from trainer.metrics import length_correlation, rollout_sums
 from trainer.micro_batches import partition
-from trainer.progress import warn_of_unclosed
+from trainer.progress import warn_of_failures, warn_of_unclosed
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
 from trainer.unsharded import unsharded
@@ -106,6 +106,8 @@ class TreeGeneration:
         if hasattr(self._batch_policy, "remember"):
             self._batch_policy.remember(logged)
         warn_of_unclosed(self._metrics["train"].get("thought/unclosed_share", [0.0])[-1], args)
+        faults = {name: count for name, count in logged.items() if name.startswith("tool/errors/")}
+        warn_of_failures(logged["rollout/failed_share"], faults)
         return self._rollout.as_trl()
 
     def _prefetch(self) -> None:

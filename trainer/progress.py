@@ -98,6 +98,21 @@ def warn_of_unclosed(share: float, args) -> None:
         )
 
 
+def warn_of_failures(share: float, failures: dict[str, float]) -> None:
+    """A warning when nearly nothing of a generation could be grown: a run would go on to its end and learn nothing.
+
+    `failures`: what the log counted under tool/errors, of which the most frequent is named.
+    """
+    if share > 0.9:
+        worst = max(failures, key=failures.get, default=None)
+        named = f", most often by {worst}" if worst is not None and failures[worst] > 0 else ""
+        warnings.warn(
+            f"{share:.0%} of the prompts grew nothing{named}: look at their media or tools; such leaves have no reward "
+            "and teach nothing",
+            stacklevel=3,
+        )
+
+
 def _short(value) -> str:
     if not isinstance(value, int | float):
         return "-"
