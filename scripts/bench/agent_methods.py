@@ -88,6 +88,8 @@ def run(name: str, seed: int, budget: int, hops: list[int], folder: Path) -> dic
     begun = time.process_time()
     if METHODS[name]:
         trainer.train()
+        if tokens.tokens < budget:  # SIGTERM ends a training in good order
+            sys.exit(f"agent_methods.py: {name}, seed {seed} was stopped before its budget: nothing is written for it")
     seconds = time.process_time() - begun
     if trainer.stopping.stopped:  # such as by `timeout`: a run cut short must not stand in the table
         raise SystemExit(f"{name}, seed {seed}: ended by SIGTERM after {tokens.tokens} of {budget} tokens")
