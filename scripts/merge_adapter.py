@@ -11,12 +11,14 @@ the logits is printed too. Exit status 2 for a user's mistake, with one sentence
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from _root import locate, use_checkout
 
 ROOT = use_checkout()
+warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402

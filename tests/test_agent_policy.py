@@ -242,6 +242,15 @@ class TestWhatDoesNotGoTogether:
         with pytest.raises(ValueError, match="into the record's question"):
             policy_of(Speaking, tiny_text, tasks={"speaking": task_of(Speaking, "speaking")})
 
+    @pytest.mark.parametrize(
+        ("fork", "fault"),
+        [(lambda self: missing, r"_fork\(\) fails \(NameError: .*missing"), (lambda self: None, "returned None")],  # noqa: F821
+    )
+    def test_a_fork_that_cannot_work(self, tiny_text, fork, fault):
+        forking = type("Forking", (Echo,), {"_fork": fork})
+        with pytest.raises(ValueError, match=f"task/forking.py: .*{fault}"):
+            policy_of(forking, tiny_text, tasks={f"forking {fault}": task_of(forking, "forking")})
+
     def test_an_environment_without_tools(self, tiny_text):
         class Mute:
             def reset(self, **row): ...

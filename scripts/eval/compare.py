@@ -41,7 +41,10 @@ def read_predictions(path: str) -> dict[str, dict]:
     file = Path(path)
     file = file / "predictions.jsonl" if file.is_dir() else file
     if not file.is_file():
-        raise ValueError(f"{file} does not exist: name a folder eval.py wrote, or a predictions.jsonl.")
+        raise ValueError(
+            f"{file} does not exist: name a folder eval.py wrote (of --checkpoints, one checkpoint-STEP in it), or a "
+            "predictions.jsonl."
+        )
     found = {}
     for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
         if not line.strip():

@@ -27,12 +27,14 @@ Exit status 2 for a user's mistake, with one sentence.
 import argparse
 import copy
 import sys
+import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from _root import use_checkout
 
 ROOT = use_checkout()
+warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
 from checkpoint_table import checkpoints_of, curves, metrics_table, write_by_step  # noqa: E402

@@ -129,10 +129,29 @@ def _proof(task: Task, record: dict, settings: dict) -> Any:
                 f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
                 "into the record's question, and return None"
             )
+        _check_fork(task, environment)
         _proven.add(key)
     if not tools_of(environment):
         raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
     return environment
+
+
+def _check_fork(task: Task, environment: Any) -> None:
+    """ValueError for a `_fork` that cannot work: every branch would end in its error, and the run teach nothing."""
+    if not hasattr(environment, "_fork"):
+        return
+    try:
+        copied = environment._fork()
+    except Exception as error:
+        raise ValueError(
+            f"{task.path}: _fork() fails ({type(error).__name__}: {error}): correct it, or leave it out and let "
+            "branches replay"
+        ) from error
+    if copied is None:
+        raise ValueError(
+            f"{task.path}: _fork() returned None: return a copy of the environment, or itself where no tool changes "
+            "anything"
+        )
 
 
 def _warn_of_unread(task: Task, environment: Any, settings: dict) -> None:
