@@ -62,9 +62,7 @@ def main() -> None:
     skipped = trainer.encoder.skipped
     failed = [entry["rollout/failed_share"] for entry in trainer.state.log_history if "rollout/failed_share" in entry]
     if failed and min(failed) == 1:
-        parser.error(
-            f"nothing was trained or saved: every prompt was skipped, such as {next(iter(skipped.values()), '')}"
-        )
+        parser.error(f"nothing was trained or saved: {why_nothing(skipped, trainer.state.log_history)}")
     try:
         trainer.save_final()
     except CheckpointError as error:
@@ -75,6 +73,15 @@ def main() -> None:
         print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
     trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the others
     trainer.accelerator.end_training()
+
+
+def why_nothing(skipped: dict, history: list[dict]) -> str:
+    """What kept every prompt of a run from growing: its media (`skipped`), else the most frequent fault of tools."""
+    if skipped:
+        return f"every prompt was skipped, such as {next(iter(skipped.values()))}"
+    faults = {name: value for entry in history for name, value in entry.items() if name.startswith("tool/errors/")}
+    worst = max((name for name in faults if faults[name]), key=faults.get, default=None)
+    return "no prompt grew an answer" + (f", most often for {worst}: see to the tools or their server" if worst else "")
 
 
 def already_through(checkpoint: str, args) -> None:

@@ -12,7 +12,6 @@ SHARED = (
     "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
 )  # fmt: skip
 OWN = {
-    "grpo": (),
     "grpo_ma": (
         "think_num", "answer_num", "max_thought_length", "max_answer_length", "objective", "answer_warmup_steps",
     ),
@@ -23,7 +22,7 @@ OWN = {
 
 def print_settings(args, provenance: dict[str, str]) -> None:
     """One line a setting, marked flag, recipe, preset, derived or default."""
-    for name in (*SHARED[:1], *OWN[args.method], *SHARED[1:]):
+    for name in (*SHARED[:1], *OWN.get(args.method, ()), *SHARED[1:]):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.save_steps != args.save_steps_asked:
         print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")

@@ -160,6 +160,15 @@ def test_when_every_picture_is_bad_nothing_is_saved(train, tmp_path):
     assert not (tmp_path / "out" / "adapter_model.safetensors").exists()
 
 
+def test_what_kept_every_prompt_from_growing_is_named():
+    import train
+
+    history = [{"tool/errors/refused": 6.0, "tool/errors/timeout": 1.0, "reward": 9.0}, {"train_loss": 0.0}]
+    assert "most often for tool/errors/refused: see to the tools" in train.why_nothing({}, history)
+    assert train.why_nothing({}, [{"tool/errors/refused": 0.0}]) == "no prompt grew an answer"
+    assert "record 'r0'" in train.why_nothing({0: "record 'r0': no such file"}, history)
+
+
 def test_one_bad_picture_is_skipped_and_counted(train, tmp_path):
     status, out, _ = train([record(0), record(1, image=str(tmp_path / "absent.png"))], "--on_bad_media", "skip")
     assert status == 0
