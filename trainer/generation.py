@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from contextlib import contextmanager
 
 import numpy as np
@@ -20,11 +21,13 @@ from trainer.merged import merged_lora
 from trainer.methods import METHODS, Batch, Rows
 from trainer.metrics import length_correlation, rollout_sums
 from trainer.micro_batches import partition
-from trainer.progress import warn_of_failures, warn_of_unclosed
+from trainer.progress import warn_of_failures, warn_of_unclosed, without_record_dumps
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
 from trainer.unsharded import unsharded
 from trainer.verbose import print_trees, verbose
+
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 
 
 class TreeGeneration:

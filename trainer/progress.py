@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import warnings
@@ -9,6 +10,8 @@ import warnings
 from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
+
+RECORD_DUMP = "All reward functions returned None"  # how TRL 1.16's warning begins
 
 SHOWN = {
     "reward": "reward",
@@ -96,6 +99,14 @@ def warn_of_unclosed(share: float, args) -> None:
             f"warm-start the model to write {args.thought_end} (scripts/train/sft.py)",
             stacklevel=3,
         )
+
+
+def without_record_dumps(record: logging.LogRecord) -> bool:
+    """A filter for TRL's logger: for leaves without reward it would print a whole record at each generation.
+
+    A failed rollout is such a leaf. Its share is logged as rollout/failed_share, and `warn_of_failures` speaks up.
+    """
+    return not str(record.msg).startswith(RECORD_DUMP)
 
 
 def warn_of_failures(share: float, failures: dict[str, float]) -> None:
