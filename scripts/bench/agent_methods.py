@@ -11,9 +11,9 @@ deviation over seeds.
 """
 
 import argparse
+import functools
 import json
 import os
-import statistics
 import sys
 import time
 from pathlib import Path
@@ -26,6 +26,7 @@ ROOT = use_checkout()
 
 import torch  # noqa: E402
 import yaml  # noqa: E402
+from seed_runs import make_runs, table  # noqa: E402
 from transformers import TrainerCallback, set_seed  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
@@ -88,11 +89,7 @@ def run(name: str, seed: int, budget: int, hops: list[int], folder: Path) -> dic
     begun = time.process_time()
     if METHODS[name]:
         trainer.train()
-        if tokens.tokens < budget:  # SIGTERM ends a training in good order
-            sys.exit(f"agent_methods.py: {name}, seed {seed} was stopped before its budget: nothing is written for it")
     seconds = time.process_time() - begun
-    if trainer.stopping.stopped:  # such as by `timeout`: a run cut short must not stand in the table
-        raise SystemExit(f"{name}, seed {seed}: ended by SIGTERM after {tokens.tokens} of {budget} tokens")
     logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
     figures = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
     figures["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
@@ -117,20 +114,6 @@ def evaluate(trainer, tasks, temperature: float, seed: int) -> dict:
     return tasks["search_qa"].compute_metrics([sample for item in found for sample in samples_of(item)])
 
 
-def table(folder: Path) -> dict:
-    """{method: {figure: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
-    found = {}
-    for name in METHODS:
-        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
-        if runs:
-            columns = {figure: [one[figure] for one in runs] for figure in FIGURES}
-            found[name] = {
-                figure: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
-                for figure, v in columns.items()
-            }
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True)
@@ -139,14 +122,9 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens a run")
     parser.add_argument("--hops", nargs="+", type=int, default=[1, 2, 3], help="of the questions trained on")
     args = parser.parse_args()
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    for seed in args.seeds:
-        for name in args.methods:
-            file = args.output_dir / f"{name}-seed{seed}.json"
-            if not file.exists():
-                file.write_text(json.dumps(run(name, seed, args.tokens, args.hops, args.output_dir)) + "\n")
-                print(f"{file}: {file.read_text()}", flush=True)
-    found = table(args.output_dir)
+    run_one = functools.partial(run, budget=args.tokens, hops=args.hops, folder=args.output_dir)
+    make_runs(args.output_dir, args.methods, args.seeds, args.tokens, run_one)
+    found = table(args.output_dir, METHODS, FIGURES)
     print(f"{'':18}" + "".join(f"{name:>20}" for name in found))
     for figure in FIGURES:
         cells = [f"{columns[figure][0]:12.4g} ± {columns[figure][1]:<5.2g}" for columns in found.values()]

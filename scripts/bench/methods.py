@@ -10,6 +10,7 @@ run again. Printed, and written to methods.json: mean and standard deviation ove
 """
 
 import argparse
+import functools
 import json
 import os
 import statistics
@@ -25,6 +26,7 @@ ROOT = use_checkout()
 
 import torch  # noqa: E402
 from peft import LoraConfig  # noqa: E402
+from seed_runs import make_runs, table  # noqa: E402
 from transformers import TrainerCallback, set_seed  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
@@ -90,8 +92,6 @@ def train(name: str, seed: int, budget: int, folder: Path) -> dict:
     begun = time.process_time()
     trainer.train()
     seconds = time.process_time() - begun
-    if trainer.stopping.stopped:  # such as by `timeout`: a run cut short must not stand in the table
-        raise SystemExit(f"{name}, seed {seed}: ended by SIGTERM after {tokens.tokens} of {budget} tokens")
     logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
     saved = [entry["fork/saved"] for entry in logs if "fork/saved" in entry]
     return {
@@ -114,20 +114,6 @@ def evaluate(trainer, tasks, seed: int, samples: int = 2) -> dict:
     return means | {"output_tokens": statistics.fmean(item["tokens"] for item in flat)}
 
 
-def table(folder: Path) -> dict:
-    """{method: {column: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
-    found = {}
-    for name in METHODS:
-        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
-        if runs:
-            columns = {column: [run[column] for run in runs] for column in COLUMNS}
-            found[name] = {
-                column: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
-                for column, v in columns.items()
-            }
-    return found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True)
@@ -135,16 +121,9 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--tokens", type=int, default=150_000, help="sampled tokens a run")
     args = parser.parse_args()
-    args.output_dir.mkdir(parents=True, exist_ok=True)
-    for seed in args.seeds:
-        for name in args.methods:
-            file = args.output_dir / f"{name}-seed{seed}.json"
-            if not file.exists():
-                result = train(name, seed, args.tokens, args.output_dir)
-                if result["train_tokens"] < args.tokens:  # the trainer ends in good order when it is told to terminate
-                    sys.exit(f"{file.name} not written: stopped after {result['train_tokens']} of {args.tokens} tokens")
-                file.write_text(json.dumps(result) + "\n")
-    found = table(args.output_dir)
+    run_one = functools.partial(train, budget=args.tokens, folder=args.output_dir)
+    make_runs(args.output_dir, args.methods, args.seeds, args.tokens, run_one)
+    found = table(args.output_dir, METHODS, COLUMNS)
     print(f"{'':16}" + "".join(f"{column:>20}" for column in COLUMNS))
     for name, columns in found.items():
         print(f"{name:16}" + "".join(f"{mean:11.4g} ± {spread:<6.2g}" for mean, spread, _ in columns.values()))

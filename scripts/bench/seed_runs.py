@@ -1,0 +1,43 @@
+"""Runs of several methods and seeds: a file each, none cut short, and their table."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+
+def make_runs(
+    folder: Path, methods: Iterable[str], seeds: Iterable[int], tokens: int, run: Callable[[str, int], dict]
+) -> None:
+    """Writes METHOD-seedN.json, what `run(method, seed)` returns, wherever it is not there yet.
+
+    SIGTERM ends a training in good order: a run that trained on fewer than `tokens` is not written and ends the script.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for seed in seeds:
+        for name in methods:
+            file = folder / f"{name}-seed{seed}.json"
+            if file.exists():
+                continue
+            result = run(name, seed)
+            if result["steps"] and result["train_tokens"] < tokens:
+                sys.exit(f"{file.name} not written: stopped after {result['train_tokens']} of {tokens} tokens")
+            file.write_text(json.dumps(result) + "\n")
+            print(f"{file}: {file.read_text()}", flush=True)
+
+
+def table(folder: Path, methods: Iterable[str], figures: Iterable[str]) -> dict:
+    """{method: {figure: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
+    found = {}
+    for name in methods:
+        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
+        if runs:
+            columns = {figure: [one[figure] for one in runs] for figure in figures}
+            found[name] = {
+                figure: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
+                for figure, v in columns.items()
+            }
+    return found
