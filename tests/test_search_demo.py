@@ -1,5 +1,6 @@
 """The search demo: facts and questions can be made again and not guessed; the model is small and knows the form."""
 
+import importlib
 import json
 import random
 import re
@@ -181,11 +182,16 @@ def test_the_shipped_model_searches_and_leaves_room_to_learn(one_thread):
 # ---- the comparison of methods
 
 
-def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(tmp_path):
+@pytest.fixture
+def agent_methods(monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "bench"))
+    return importlib.import_module("agent_methods")
+
+
+def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(agent_methods, tmp_path):
     import yaml
 
     from config.grpo_config import GRPOConfig
-    from scripts.bench import agent_methods
 
     recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
     recipe["environment_args"] = json.dumps(recipe["environment_args"])
@@ -200,10 +206,8 @@ def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(tmp_path)
         assert one.per_device_train_batch_size == agent_methods.PROMPTS * one.leaves
 
 
-def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_there(tmp_path):
+def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_there(agent_methods, tmp_path):
     from transformers import TrainerControl
-
-    from scripts.bench import agent_methods
 
     budget, control = agent_methods.TokenBudget(5_000), TrainerControl()
     stops = []
@@ -215,5 +219,5 @@ def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_th
     for seed, em in ((1, 0.5), (2, 0.7)):
         run = dict.fromkeys(agent_methods.FIGURES, 0.0) | {"em": em}
         (tmp_path / f"tree-seed{seed}.json").write_text(json.dumps(run))
-    found = agent_methods.table(tmp_path)
+    found = agent_methods.table(tmp_path, agent_methods.METHODS, agent_methods.FIGURES)
     assert list(found) == ["tree"] and found["tree"]["em"] == [pytest.approx(0.6), pytest.approx(0.1414, abs=1e-4), 2]
