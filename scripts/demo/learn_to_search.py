@@ -124,9 +124,8 @@ def measure(folder: Path, temperature: float, count: int | None = None) -> dict[
         return agent_policy(AGENT, records, tasks, tokenizer, module, settings, shape=Shape(1), length=LENGTH)
 
     rows = rows.select(range(count)) if count else rows
-    return tasks["search_qa"].compute_metrics(
-        predict(engine, module, rows, tasks, max_new_tokens=LENGTH, batch_size=100, policy_of=policy_of)
-    )
+    limits = {"max_new_tokens": LENGTH, "batch_size": 100, "seed": 0}
+    return tasks["search_qa"].compute_metrics(predict(engine, module, rows, tasks, policy_of=policy_of, **limits))
 
 
 def report(folder: Path, temperature: float, count: int | None = None):
