@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import trl
 
+from config.choices import check_choices
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.presets import PRESETS
 from config.ranges import check_ranges
@@ -221,6 +222,11 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         return self.num_generations
 
     @property
+    def window(self) -> int:
+        """Optimiser steps that one generation serves."""
+        return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+
+    @property
     def split_objective(self) -> bool:
         """Whether thoughts and answers are two terms (outside the answer warm-up)."""
         return self.method == "grpo_ma" and (
@@ -230,18 +236,8 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     def _check_tree(self):
         if self.method not in PRESETS:
             raise ValueError(f"method={self.method!r} is unknown: choose one of {', '.join(PRESETS)}")
-        names = (
-            "objective",
-            "shared_token_weight",
-            "prefix_sharing",
-            "on_long_prompt",
-            "on_bad_media",
-            "on_non_finite",
-        )
-        for name in names:
-            choices = self.__dataclass_fields__[name].metadata["choices"]
-            if getattr(self, name) not in choices:
-                raise ValueError(f"{name}={getattr(self, name)!r} is unknown: choose one of {', '.join(choices)}")
+        rules = ("on_long_prompt", "on_bad_media", "on_non_finite")
+        check_choices(self, ("objective", "shared_token_weight", "prefix_sharing", *rules))
         check_ranges(self)
         parse_log_trees(self.log_trees)
         if self.method == "tree_grpo":
@@ -314,7 +310,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
 
     def _round_save_steps(self):
         """A checkpoint holds no half-used rollouts: saves fall where a generation window ends."""
-        window = self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+        window = self.window
         self.save_steps_asked = self.save_steps
         if self.save_strategy == "best" and window > 1:
             raise ValueError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from config.choices import check_choices
 from trainer.advantages.redistribute import AGGREGATIONS
 from trainer.policies.entropy import TIMINGS
 from trainer.policies.fork_rules import RULES
@@ -74,10 +75,7 @@ def leaves_of(args) -> int:
 
 def check_tree_adv(args) -> None:
     """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_adv cannot work with."""
-    for name in ("fork_rule", "fork_timing", "aggregation"):
-        choices = TreeAdvArguments.__dataclass_fields__[name].metadata["choices"]
-        if getattr(args, name) not in choices:
-            raise ValueError(f"{name}={getattr(args, name)!r} is unknown: choose one of {', '.join(choices)}")
+    check_choices(args, ("fork_rule", "fork_timing", "aggregation"))
     for name in ("num_trees", "min_gap"):
         if not getattr(args, name) >= 1:
             raise ValueError(f"{name}={getattr(args, name)} must be at least 1")

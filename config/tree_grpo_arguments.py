@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from config.choices import check_choices
 from trainer.advantages.intra_inter import PARTS
 from trainer.policies.agent_tree import settings_of
 
@@ -65,10 +66,7 @@ def leaves_of(args) -> int:
 
 def check_tree_grpo(args) -> None:
     """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_grpo cannot work with."""
-    for name in ("fork_choice", "advantage"):
-        choices = TreeGRPOArguments.__dataclass_fields__[name].metadata["choices"]
-        if getattr(args, name) not in choices:
-            raise ValueError(f"{name}={getattr(args, name)!r} is unknown: choose one of {', '.join(choices)}")
+    check_choices(args, ("fork_choice", "advantage"))
     for name, least in (("tree_num", 1), ("max_turns", 1), ("max_turn_length", 1), ("max_observation_length", 32)):
         if not getattr(args, name) >= least:
             raise ValueError(f"{name}={getattr(args, name)} must be at least {least}")

@@ -8,6 +8,9 @@ import re
 import string
 from collections import Counter
 from collections.abc import Iterable
+from statistics import fmean
+
+from task.answer_parsing import thought_tags
 
 # What an agent is told of a turn without an action, in its own voice, so that the text fits between its turns. No tag
 # is spelt out: rewards read this text too.
@@ -48,6 +51,18 @@ def tag_answer(completion: str, answer: str = "answer") -> str | None:
         return None
     content = completion[start + len(answer) + 2 : end].strip()
     return content if 0 < len(content) <= MAX_CHARS else None
+
+
+def form_reward(completion: str, tools: Iterable[str], thought_end: str) -> float:
+    """1.0 if the completion has the form of `tag_form`, the thought's tags being those of `thought_end`; else 0.0."""
+    return float(tag_form(completion, tools, thought_tags(thought_end)[0].strip("<>")))
+
+
+def cost_metrics(rows: Iterable[dict]) -> dict[str, float]:
+    """Mean turns and tool_calls of predictions, each over those that have the column; left out where none has."""
+    rows = list(rows)
+    columns = {name: [row[name] for row in rows if row.get(name) is not None] for name in ("turns", "tool_calls")}
+    return {name: fmean(values) for name, values in columns.items() if values}
 
 
 def tag_form(

@@ -11,8 +11,7 @@ was answered with an observation) and played again on the record's board: what t
 import copy
 from statistics import fmean
 
-from task.agent_text import UNREADABLE, tag_action, tag_answer, tag_form
-from task.answer_parsing import thought_tags
+from task.agent_text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
 from task.runners.optional import need
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}  # FrozenLake's numbers
@@ -143,8 +142,7 @@ def played(completion: str, answer, record_id=None) -> tuple[bool, bool, int]:
 
 def format_reward(completion, sol, **kw):
     """1.0 if the turns read think (move information think)* answer, with nothing in between; else 0.0."""
-    think = thought_tags(kw.get("thought_end", "</think>"))[0].strip("<>")
-    return float(tag_form(completion, ["move"], think))
+    return form_reward(completion, ["move"], kw.get("thought_end", "</think>"))
 
 
 def accuracy_reward(completion, sol, **kw):
@@ -169,10 +167,7 @@ def compute_metrics(predictions, **kw):
     metrics = {"success": fmean(walk[0] for walk in walks), "fell_share": fmean(walk[1] for walk in walks)}
     reached = [walk[2] for walk in walks if walk[0]]
     metrics |= {"moves": fmean(reached)} if reached else {}
-    for name in ("turns", "tool_calls"):
-        values = [row[name] for row in rows if row.get(name) is not None]
-        metrics |= {name: fmean(values)} if values else {}
-    return metrics
+    return metrics | cost_metrics(rows)
 
 
 def _box(y: int, x: int, margin: int) -> tuple[int, int, int, int]:

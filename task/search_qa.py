@@ -24,8 +24,7 @@ a constant that no advantage sees. Two keys of a record change it:
 from pathlib import Path
 from statistics import fmean
 
-from task.agent_text import exact_match, f1_score, tag_answer, tag_form
-from task.answer_parsing import thought_tags
+from task.agent_text import cost_metrics, exact_match, f1_score, form_reward, tag_answer
 from task.retrieval.passages import format_passages
 from task.retrieval.search import make_retriever
 
@@ -99,8 +98,7 @@ def make_environment():
 
 def format_reward(completion, sol, **kw):
     """1.0 if the turns read think (search information think)* answer, with nothing in between; else 0.0."""
-    think = thought_tags(kw.get("thought_end", "</think>"))[0].strip("<>")
-    return float(tag_form(completion, ["search"], think))
+    return form_reward(completion, ["search"], kw.get("thought_end", "</think>"))
 
 
 def accuracy_reward(completion, sol, **kw):
@@ -132,9 +130,7 @@ def compute_metrics(predictions, **kw):
         "f1": fmean(f1_score(row["prediction"], _golds(row["answer"], row["id"])) for row in rows),
         "answered_share": fmean(row["prediction"] is not None for row in rows),
     }
-    for name in ("turns", "tool_calls"):
-        values = [row[name] for row in rows if row.get(name) is not None]
-        metrics |= {name: fmean(values)} if values else {}
+    metrics |= cost_metrics(rows)
     hops = [_extra(row.get("record")).get("hops") for row in rows]
     for count in sorted({count for count in hops if isinstance(count, int)}):
         metrics[f"em_{count}_hops"] = fmean(one for one, own in zip(em, hops, strict=True) if own == count)

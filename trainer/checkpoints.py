@@ -119,8 +119,7 @@ class SaveAtWindowEnd(TrainerCallback):
         self.waiting = False
 
     def on_step_end(self, args, state, control, **kwargs):
-        window = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-        self._put_off(control, ends=state.global_step % max(window, 1) == 0 or control.should_training_stop)
+        self._put_off(control, ends=state.global_step % args.window == 0 or control.should_training_stop)
 
     on_epoch_end = on_step_end
 

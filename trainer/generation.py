@@ -115,9 +115,9 @@ class TreeGeneration:
 
     def _prefetch(self) -> None:
         """Has the prompts of the next generation read while this one trains; the sampler's order is known."""
-        steps = self.args.steps_per_generation * self.num_iterations // self.args.gradient_accumulation_steps
-        following = self.state.global_step // steps + 1
-        if following * steps < self.state.max_steps:
+        window = self.args.window
+        following = self.state.global_step // window + 1
+        if following * window < self.state.max_steps:
             indices = self._sampler.prompts_of(following, self.accelerator.process_index)
             self.encoder.prefetch([self.train_dataset[i] for i in indices])
 

@@ -35,8 +35,7 @@ class StopOnSignal(TrainerCallback):
     def on_step_end(self, args, state, control, **kwargs):
         accelerator = self.trainer.accelerator
         asked = accelerator.gather(torch.tensor([int(self.asked)], device=accelerator.device)).any()
-        window = args.steps_per_generation * args.num_iterations // args.gradient_accumulation_steps
-        if asked and state.global_step % max(window, 1) == 0:
+        if asked and state.global_step % args.window == 0:
             self.stopped = control.should_save = control.should_training_stop = True
 
     def _ask(self, number, frame):
