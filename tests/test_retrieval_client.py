@@ -14,6 +14,7 @@ import pytest
 
 pytest.importorskip("httpx2")
 from task.retrieval import http_retriever
+from task.retrieval.cache import SearchCache
 from task.retrieval.http_retriever import MAX_QUERIES, HttpRetriever
 from task.retrieval.passages import RetrievalError
 
@@ -305,6 +306,31 @@ def test_processes_with_one_question_pay_once(server, tmp_path):
     for process in processes:
         process.join(30)
     assert len(server.asked) == 1
+
+
+def open_at_once(file, start, faults):
+    start.wait()
+    try:
+        SearchCache("http://server", file)
+        faults.put(None)
+    except ValueError as error:
+        faults.put(str(error))
+
+
+def test_processes_open_one_new_cache_at_the_same_moment(tmp_path):
+    """SQLite reports a lock at once while another process changes the file to a write-ahead log."""
+    context, faults = multiprocessing.get_context("fork"), []
+    for i in range(30):
+        start, answers = context.Event(), context.Queue()
+        arguments = (tmp_path / f"{i}.sqlite", start, answers)
+        processes = [context.Process(target=open_at_once, args=arguments) for _ in range(6)]
+        for process in processes:
+            process.start()
+        start.set()
+        faults += [answers.get(timeout=60) for _ in processes]
+        for process in processes:
+            process.join(30)
+    assert faults == [None] * 180
 
 
 def test_a_killed_process_leaves_answers_and_no_claim(server, tmp_path):

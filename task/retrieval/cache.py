@@ -40,13 +40,7 @@ class SearchCache:
         try:
             if file is not None:
                 file.parent.mkdir(parents=True, exist_ok=True)
-            self._table = sqlite3.connect(
-                file or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            self._table.execute("pragma journal_mode=wal")  # readers and one writer at a time, and whole after a kill
-            self._table.execute("pragma synchronous=normal")
-            self._table.execute(TABLE)
-            self._table.execute("select server, query, top_k, passages from answers limit 1")
+            self._table = _opened(file)
             self._claims = open(f"{file}.lock", "ab") if file is not None else None  # noqa: SIM115 (locks live with it)
         except (sqlite3.Error, OSError) as error:
             raise ValueError(f"the search cache {file} cannot be used ({error}): name another file.") from error
@@ -110,3 +104,25 @@ class SearchCache:
             if not self._warned:
                 logger.warning("the search cache fails (%s): searches go on without it", error)
             self._warned = True
+
+
+def _opened(file: Path | None) -> sqlite3.Connection:
+    """The table of a cache; where other processes open it at the same moment, it waits for its turn.
+
+    SQLite's own waiting does not cover the change to a write-ahead log: there it reports a lock at once.
+    """
+    deadline = time.monotonic() + BUSY_SECONDS
+    while True:
+        table = sqlite3.connect(file or ":memory:", timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False)
+        try:
+            table.execute("pragma journal_mode=wal")  # readers and one writer at a time, and whole after a kill
+            table.execute("pragma synchronous=normal")
+            table.execute(TABLE)
+            table.execute("select server, query, top_k, passages from answers limit 1")
+            return table
+        except sqlite3.Error as error:
+            table.close()
+            busy = getattr(error, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # or one of its extended codes
+            if not busy or time.monotonic() > deadline:
+                raise
+            time.sleep(POLL_SECONDS)
