@@ -258,6 +258,15 @@ class TestGallery:
         assert "lost" in cards.first.inner_text()
         assert page.said == []
 
+    def test_cards_made_while_scrolling_move_nothing_that_stands_above(self, open_page, run_report):
+        page = open_page(run_report)
+        tree = page.locator("#trees")
+        made, place = page.locator(".item").count(), tree.evaluate("section => section.offsetTop")
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        page.wait_for_function(f"document.querySelectorAll('.item').length > {made}")
+        assert tree.evaluate("section => section.offsetTop") == place
+        assert page.locator("main > section").last.get_attribute("id") == "gallery"
+
     def test_an_item_opens_and_the_arrow_keys_go_on(self, open_page, shapes_report):
         page = open_page(shapes_report)
         page.locator(".item").first.click()

@@ -5,7 +5,7 @@
 //   evaluations: [{name, metrics, counts, statuses, settings, items}]}
 
 const POLL = 2500; // milliseconds
-const SECTIONS = [["overview", "Overview"], ["curves", "Curves"], ["metrics", "Metrics"], ["gallery", "Predictions"], ["trees", "Trees"], ["settings", "Settings"]];
+const SECTIONS = [["overview", "Overview"], ["curves", "Curves"], ["metrics", "Metrics"], ["trees", "Trees"], ["settings", "Settings"], ["gallery", "Predictions"]];
 const state = { data: null, version: null };
 
 function draw(data, pictures) {
