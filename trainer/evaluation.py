@@ -17,7 +17,6 @@ from trainer.policies.chain import ChainPolicy
 from trainer.policies.segment import Policy
 from trainer.scoring import scored, unscored
 
-# Fine, does not parse, cut at max_new_tokens; no completion that counts: bad media, out of memory, a tool that failed.
 WINDOW_BATCHES = 8  # batches encoded, and sorted by prompt length, at a time: bounds the pictures in memory
 
 PolicyOf = Callable[[Task, list[dict]], Policy]

@@ -108,6 +108,5 @@ def _samples(tree: Tree, count: int, report) -> list[Sample]:
 def _sample(tree: Tree, leaf: int, report) -> Sample:
     node = tree.nodes[leaf]
     sampled = sum(len(tree.nodes[i].token_ids) for i in tree.path(leaf) if tree.nodes[i].sampled)
-    error = node.extra.get("error") if isinstance(node.extra, dict) else getattr(node.extra, "error", None)
     columns = {} if report is None else dict(report(tree, leaf))
-    return Sample(tree.tokens(leaf), node.status, sampled, columns, error)
+    return Sample(tree.tokens(leaf), node.status, sampled, columns, node.error)

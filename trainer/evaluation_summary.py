@@ -8,6 +8,7 @@ from task.task_loader import Task
 from trainer.intervals import mean_interval
 from trainer.item_figures import item_figures, pass_figures, samples_of
 
+# Fine, does not parse, cut at max_new_tokens; no completion that counts: bad media, out of memory, a tool that failed.
 STATUSES = ("ok", "parse_fail", "length", "load_error", "oom", "tool_error")
 
 

@@ -1,7 +1,6 @@
-"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row a leaf, the reference).
+"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row a leaf, the reference)."""
 
 # B rows, P longest prompt, T longest completion
-"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Growing a generation: which prompts, the trees, their rewards, and the advantages the loss trains on.
+"""Growing a generation: which prompts, the trees, their rewards, and the advantages the loss trains on."""
 
 # B rows of a process, N rows of all processes, T completion tokens
-"""
 
 from __future__ import annotations
 

@@ -36,18 +36,18 @@ from trainer.tree_log import TreeLog, parse_log_trees
 
 
 class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective, GRPOTrainer):
-    """GRPO on rollout trees: K thoughts x M answers a prompt with dual advantages (grpo_ma), or G chains (grpo).
+    """GRPO on rollout trees, grown and credited by the method that `args` names (`trainer/methods.py`).
 
     Args:
         model: the policy, an instance (see `model.checkpoints.load_policy`).
         reward_funcs: TRL reward callables; `model.reward_func.task_rewards` routes to the tasks' own. Each is called
             with prompts and completions as plain texts, `record` (JSON string), `image_sizes` and `processed_sizes`.
-        args: `config.GRPOConfig`.
+        args: `config.grpo_config.GRPOConfig`.
         train_dataset: rows with the string columns `prompt` and `record` (`dataset.dataset_grpo.build_dataset`).
         eval_dataset: rows of the same form; evaluated greedily, one completion each, with the tasks' own metrics.
         processing_class: the processor (or tokenizer) the module encodes with.
         module: the model family's `VLMModule`; found from the model's config if not given.
-        tasks: task_type -> Task, for evaluation.
+        tasks: task_type -> Task, for evaluation and for the environments of agents.
         **kwargs: passed to `trl.GRPOTrainer` (peft_config, callbacks, optimizers, ...).
 
     Raises:

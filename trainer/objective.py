@@ -1,7 +1,6 @@
-"""The loss of a micro-batch: TRL's, on our rows, with shared tokens computed once.
+"""The loss of a micro-batch: TRL's, on our rows, with shared tokens computed once."""
 
 # B rows of a process, T completion tokens, S micro-batches of a generation
-"""
 
 from __future__ import annotations
 

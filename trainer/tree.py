@@ -46,6 +46,11 @@ class Node:
     media: Any = None
     extra: Any = None
 
+    @property
+    def error(self) -> str | None:
+        """The kind of error that a tool left in `extra`, None where there was none."""
+        return self.extra.get("error") if isinstance(self.extra, dict) else getattr(self.extra, "error", None)
+
 
 @dataclass
 class Tree:

@@ -180,7 +180,6 @@ def _prompt_entry(t: int, rollout: Rollout, record: dict) -> dict:
 
 
 def _node_entry(node: Node, decode) -> dict:
-    error = node.extra.get("error") if isinstance(node.extra, dict) else getattr(node.extra, "error", None)
     entry = {
         "parent": node.parent,
         "kind": node.kind,
@@ -193,7 +192,7 @@ def _node_entry(node: Node, decode) -> dict:
         "entropies": [_round(x, 3) for x in node.entropies],
         "logprobs": [_round(x, 3) for x in node.logprobs],
     }
-    return entry | ({"error": str(error)[:200]} if error else {})
+    return entry | ({"error": str(node.error)[:200]} if node.error else {})
 
 
 def _row_entry(tree: Tree, row: int, rollout: Rollout, rewards, totals, credit: list[float]) -> dict:

@@ -9,8 +9,8 @@ from trainer.tree import Tree
 class ChainPolicy:
     """Samples `num_generations` completions of at most `max_tokens` tokens; nothing forks.
 
-    >>> ChainPolicy(num_generations=16, max_tokens=512).start()
-    Segment(kind='segment', count=16, max_tokens=512, stop=None)
+    >>> ChainPolicy(num_generations=16, max_tokens=512).start().count
+    16
     """
 
     def __init__(self, num_generations: int, max_tokens: int):
