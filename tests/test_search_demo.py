@@ -194,15 +194,13 @@ def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(agent_met
     from config.grpo_config import GRPOConfig
 
     recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
-    recipe["environment_args"] = json.dumps(recipe["environment_args"])
-    common = {key: value for key, value in recipe.items() if key not in agent_methods.NOT_TRAINING}
-    args = {
-        name: GRPOConfig(**{**common, **agent_methods.METHODS[name], "output_dir": str(tmp_path), "use_cpu": True})
-        for name in ("chain", "tree")
-    }
-    assert (args["chain"].leaves, args["tree"].leaves) == (4, 6)
-    assert (args["chain"].advantage, args["tree"].advantage) == ("inter", "intra_inter")
-    for one in args.values():
+    chain, tree, changed = (
+        GRPOConfig(**agent_methods.settings_for(name, changes, recipe), output_dir=str(tmp_path))
+        for name, changes in (("chain", {}), ("tree", {}), ("tree", {"tree_num": 3, "loss_type": "dapo"}))
+    )
+    assert (chain.leaves, tree.leaves, changed.leaves) == (4, 6, 9)
+    assert (chain.advantage, tree.advantage, changed.loss_type) == ("inter", "intra_inter", "dapo")
+    for one in (chain, tree, changed):
         assert one.per_device_train_batch_size == agent_methods.PROMPTS * one.leaves
 
 

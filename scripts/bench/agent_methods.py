@@ -2,12 +2,13 @@
 
     python scripts/bench/agent_methods.py --output_dir runs/agent_methods   # all runs
     python scripts/bench/agent_methods.py --output_dir runs/agent_methods --methods chain --seeds 1
+    python scripts/bench/agent_methods.py --output_dir runs/inter --methods tree --set advantage=inter loss_type=dapo
 
-A run trains the tiny text model at the settings of config/recipes/tree_grpo_demo.yaml and stops after the step in which
-it passed --tokens sampled tokens (what tools return is not counted, a shared token counts once); then the 300 held-out
-questions are answered once greedily and three times at temperature 1. One core, one process. A run writes
-METHOD-seedN.json; one that is there is not run again. Printed, and written to agent_methods.json: mean and standard
-deviation over seeds.
+A run trains the tiny text model with config/recipes/tree_grpo_demo.yaml, changed by --set, and stops after
+the step in which it passed --tokens sampled tokens (what tools return is not counted, a shared token counts once); then
+the 300 held-out questions are answered once greedily and six times at temperature 1. One core, one process. A run
+writes METHOD-seedN.json; one that is there is not run again, so other settings need another folder. Printed, and
+written to agent_methods.json: mean and standard deviation over seeds.
 """
 
 import argparse
@@ -30,6 +31,7 @@ from seed_runs import make_runs, table  # noqa: E402
 from transformers import TrainerCallback, set_seed  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
+from config.tree_grpo_arguments import leaves_of  # noqa: E402
 from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
 from model.checkpoints import load_policy  # noqa: E402
 from model.reward_func import task_rewards  # noqa: E402
@@ -41,11 +43,11 @@ from trainer.policies.agent_step import Shape  # noqa: E402
 from trainer.policies.agent_tree import agent_policy, settings_of  # noqa: E402
 
 PROMPTS = 16  # a step
-SAMPLES = 3  # a held-out question, at temperature 1
+SAMPLES = 6  # a held-out question, at temperature 1
 METHODS = {
     "untrained": None,
-    "chain": {"tree_num": 4, "expand_num": 0, "advantage": "inter", "per_device_train_batch_size": 4 * PROMPTS},
-    "tree": {"tree_num": 2, "expand_num": 2, "per_device_train_batch_size": 6 * PROMPTS},
+    "chain": {"tree_num": 4, "expand_num": 0, "advantage": "inter"},
+    "tree": {"tree_num": 2, "expand_num": 2},
 }
 NOT_TRAINING = ("dataset_name", "model_name_or_path", "output_dir", "use_peft")  # keys of the recipe
 METRICS = ("em", "em_1_hops", "em_2_hops", "em_3_hops", "tool_calls")
@@ -64,16 +66,23 @@ class TokenBudget(TrainerCallback):
         return control
 
 
-def run(name: str, seed: int, budget: int, hops: list[int], folder: Path) -> dict:
+def settings_for(name: str, changes: dict, recipe: dict) -> dict:
+    """GRPOConfig's arguments: the recipe's, then the method's, then `changes`; PROMPTS prompts a step."""
+    settings = {key: value for key, value in recipe.items() if key not in NOT_TRAINING}
+    settings |= (METHODS[name] or {}) | changes
+    settings["environment_args"] = json.dumps(settings["environment_args"])
+    rows = PROMPTS * leaves_of(argparse.Namespace(**settings))
+    return settings | {"per_device_train_batch_size": rows, "use_cpu": True, "disable_tqdm": True}
+
+
+def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, changes: dict) -> dict:
     """One run and its evaluation."""
     torch.set_num_threads(1)
     set_seed(seed)
     recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
-    recipe["environment_args"] = json.dumps(recipe["environment_args"])
     tasks = load_tasks()
     module, model, tokenizer = load_policy(str(ROOT / recipe["model_name_or_path"]), dtype="float32")
-    settings = {key: value for key, value in recipe.items() if key not in NOT_TRAINING} | (METHODS[name] or {})
-    settings |= {"output_dir": str(folder / "train"), "max_steps": 100_000, "use_cpu": True, "disable_tqdm": True}
+    settings = settings_for(name, changes, recipe) | {"output_dir": str(folder / "train"), "max_steps": 100_000}
     tokens = TokenBudget(budget)
     rows = build_dataset([str(ROOT / recipe["dataset_name"])], tasks)
     trainer = GRPOMATrainer(
@@ -121,8 +130,10 @@ def main() -> None:
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens a run")
     parser.add_argument("--hops", nargs="+", type=int, default=[1, 2, 3], help="of the questions trained on")
+    parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that replace the recipe's")
     args = parser.parse_args()
-    run_one = functools.partial(run, budget=args.tokens, hops=args.hops, folder=args.output_dir)
+    changes = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in args.set)}
+    run_one = functools.partial(run, budget=args.tokens, hops=args.hops, folder=args.output_dir, changes=changes)
     make_runs(args.output_dir, args.methods, args.seeds, args.tokens, run_one)
     found = table(args.output_dir, METHODS, FIGURES)
     print(f"{'':18}" + "".join(f"{name:>20}" for name in found))
