@@ -25,6 +25,9 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 ORIENTATION_TAG = 0x0112
+# What Pillow leaves undone of grey TIFFs: these tags say how the numbers are meant.
+BITS_TAG, SENSE_TAG, SAMPLE_FORMAT_TAG = 258, 262, 339
+WHITE_IS_ZERO, UNSIGNED = 0, 1
 # Qwen's processors refuse a picture whose long side is more than 200 times its short side.
 MAX_ASPECT = 200
 
@@ -33,6 +36,10 @@ MAX_ASPECT = 200
 VIDEO_FPS = 2.0
 VIDEO_MIN_FRAMES = 4
 VIDEO_MAX_FRAMES = 16
+# Containers whose header says how long the clip is as it is shown (others give a number of frames at a rate), and how
+# much of it may be missing.
+STATE_LENGTH = ("matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv")
+MISSING_SHARE = 0.05
 
 
 class MediaError(ValueError):
@@ -73,7 +80,10 @@ def load_image(path: str | os.PathLike) -> Image.Image:
             "raise PIL.Image.MAX_IMAGE_PIXELS if you trust the file."
         ) from error
     except Image.UnidentifiedImageError as error:
-        raise MediaError(f"{path} is not a picture (it starts with {_start_of(path)!r}): replace the file.") from error
+        raise MediaError(
+            f"{path} is not a picture of a known kind (it starts with {_start_of(path)!r}): replace the file, or save "
+            "it as PNG or JPEG."
+        ) from error
     except Exception as error:  # decoders raise nearly every type on damaged bytes
         raise MediaError(
             f"picture {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
@@ -87,8 +97,10 @@ def load_image(path: str | os.PathLike) -> Image.Image:
 def _to_rgb(image: Image.Image) -> Image.Image:
     """A new RGB picture with the same pixels and none of the metadata."""
     if image.mode.startswith(("I", "F")):
-        values, see_through = np.asarray(image), image.info.get("transparency")
-        grey = _to_8_bit(values, image.mode)
+        values, see_through = _grey_values(image), image.info.get("transparency")
+        grey = _to_8_bit(values, _whites(image))
+        if getattr(image, "tag_v2", {}).get(SENSE_TAG) == WHITE_IS_ZERO:
+            grey = 255 - grey
         image = Image.fromarray(grey if see_through is None else np.where(values == see_through, np.uint8(255), grey))
     canvas = Image.new("RGB", image.size, (255, 255, 255))
     if image.has_transparency_data:
@@ -99,19 +111,38 @@ def _to_rgb(image: Image.Image) -> Image.Image:
     return canvas
 
 
-def _to_8_bit(values: np.ndarray, mode: str) -> np.ndarray:
-    """Grey values -> 0..255, white being the white of the *type*, so that pictures of one kind stay comparable.
+def _grey_values(image: Image.Image) -> np.ndarray:
+    values, tags = np.asarray(image), getattr(image, "tag_v2", {})
+    unsigned = tags.get(SAMPLE_FORMAT_TAG, (UNSIGNED,))[0] == UNSIGNED
+    # Pillow reads unsigned numbers of 32 bits as signed ones, so that the brightest would be the darkest.
+    return values.view(np.uint32) if tags.get(BITS_TAG) == (32,) and image.mode == "I" and unsigned else values
 
-    I;16 (any byte order): 65535. I and F name no white (Pillow gives 16-bit PGM as I, float pictures of 0..1, 0..255
-    and 0..65535 as F): the smallest customary white that holds the values. Values outside all of them (depth maps,
-    negative numbers) are stretched from their least to their greatest. NaN and infinity are black.
+
+def _whites(image: Image.Image) -> tuple[int, ...]:
+    """What may be white in a deep grey picture, the smallest first.
+
+    The white of the *type* where it has one, so that pictures of one kind stay comparable: 65535 for I;16 of any byte
+    order and for PGM, which Pillow gives as I; 4095 for a TIFF of 12 bits. Other I and F name no white: float pictures
+    of 0..1, 0..255 and 0..65535 are all customary.
+    """
+    if image.mode == "F":
+        return 1, 255, 65535
+    if image.mode == "I" and image.format != "PPM":
+        return 255, 65535
+    return (4095,) if getattr(image, "tag_v2", {}).get(BITS_TAG) == (12,) else (65535,)
+
+
+def _to_8_bit(values: np.ndarray, whites: tuple[int, ...]) -> np.ndarray:
+    """Grey values -> 0..255, 255 being the smallest white that holds the values.
+
+    Values outside all of them (depth maps, negative numbers) are stretched from their least to their greatest. NaN and
+    infinity are black.
     """
     values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
-    whites = (65535,) if mode.startswith("I;16") else (255, 65535) if mode == "I" else (1, 255, 65535)
     white = next((white for white in whites if low >= 0 and high <= white), None)
     if white is None:
-        values, white = values - low, high - low
+        values, white = values - low, (high - low) or 1.0
     return np.round(values * (255.0 / white)).astype(np.uint8)
 
 
@@ -142,8 +173,7 @@ def load_video(
             if not container.streams.video:
                 raise MediaError(f"{path} holds no video stream: replace the file.")
             stream = container.streams.video[0]
-            rate = float(stream.average_rate or stream.guessed_rate or fps)
-            total = stream.frames or _count_frames(path)
+            total, rate = _measure(path, float(stream.average_rate or stream.guessed_rate or fps))
             wanted = _frame_indices(total, rate, fps, min_frames, max_frames)
             frames = _decode(container, stream, set(wanted))
     except MediaError:
@@ -181,12 +211,41 @@ def _decode(container, stream, wanted: set[int]) -> list[Image.Image]:
     return frames
 
 
-def _count_frames(path: Path) -> int:
-    """Frames by counting packets: containers such as WebM do not store the number."""
+def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
+    """(frames, frames per second) of a clip, from its packets; nothing is decoded.
+
+    Headers do not tell: in a fragmented MP4 they count the first fragment, in a trimmed one the frames that are not
+    shown too, in a recording of variable rate they name a nominal rate (1000 is common), and Matroska stores no count.
+    `nominal_rate` is for streams without time stamps.
+
+    Raises:
+        MediaError: the packets end long before the header says that the clip does.
+    """
     import av
 
     with av.open(str(path)) as container:
-        return sum(packet.size > 0 for packet in container.demux(video=0))
+        video = container.streams.video[0]
+        count, hidden, times, end = 0, 0, [], 0.0
+        for packet in container.demux():
+            if not packet.size:
+                continue
+            start = None if packet.pts is None else float(packet.pts * packet.time_base)
+            if start is not None:
+                end = max(end, start + float((packet.duration or 0) * packet.time_base))
+            if packet.stream is video:
+                count += 1
+                hidden += packet.is_discard
+                times += [] if start is None or packet.is_discard else [start]
+        span = max(times, default=0.0) - min(times, default=0.0)
+        rate = (len(times) - 1) / span if span > 0 else nominal_rate
+        by_header = container.format.name in STATE_LENGTH
+        length = (container.duration or 0) / av.time_base if by_header else video.frames / nominal_rate
+        # Sound may be longer than the picture, so all streams count; a last packet may not state how long it lasts.
+        if times and end + 1 / rate < (1 - MISSING_SHARE) * length:
+            raise MediaError(
+                f"video {path} is cut off: it has {end:g} s of the {length:g} s that its header says; replace the file."
+            )
+    return count - hidden, rate
 
 
 def _check_shape(kind: str, path: Path, image: Image.Image) -> None:

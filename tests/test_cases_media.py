@@ -1,0 +1,123 @@
+"""Files as cameras, recorders and scanners write them: deep grey forms, trimmed, fragmented and cut clips."""
+
+import struct
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from dataset.media import MediaError, load_image, load_video
+
+av = pytest.importorskip("av")
+
+# --- grey pictures of more than 8 bits --------------------------------------------------------------------------------
+
+
+def tiff(data: bytes, width: int, bits: int, sense: int = 1, sample_format: int = 1) -> bytes:
+    """A grey TIFF of one row, written byte by byte; sense 0: the greatest number is black."""
+    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: sense, 277: 1, 278: 1, 279: len(data), 339: sample_format}
+    tags[273] = 8 + 2 + 12 * (len(tags) + 1) + 4  # where the data start
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
+    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + data
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (tiff(np.array([0, 1000, 40000, 65535], "<u2").tobytes(), 4, 16), [0, 4, 156, 255]),
+        (tiff(np.array([0, 1000, 40000, 65535], "<u2").tobytes(), 4, 16, sense=0), [255, 251, 99, 0]),
+        (tiff(bytes([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x10]), 4, 12), [0, 255, 128, 1]),
+        (tiff(np.array([0, 2**30, 2**31, 2**32 - 1], "<u4").tobytes(), 4, 32), [0, 64, 128, 255]),
+        (tiff(np.array([-100, 0, 300], "<i4").tobytes(), 3, 32, sample_format=2), [0, 64, 255]),
+        (tiff(np.array([0.0, 0.5, 1.0], "<f4").tobytes(), 3, 32, sense=0, sample_format=3), [255, 127, 0]),
+        (tiff(np.array([100_000] * 2, "<i4").tobytes(), 2, 32, sample_format=2), [0, 0]),
+    ],
+)
+def test_grey_tiffs_are_read_as_their_tags_say(tmp_path, content, expected):
+    (tmp_path / "scan.tif").write_bytes(content)
+    assert np.asarray(load_image(tmp_path / "scan.tif"))[0, :, 0].tolist() == expected
+
+
+def test_a_dark_16_bit_pgm_stays_dark(tmp_path):
+    (tmp_path / "night.pgm").write_bytes(b"P5 3 1 65535\n" + np.array([0, 100, 255], ">u2").tobytes())
+    assert np.asarray(load_image(tmp_path / "night.pgm"))[0, :, 0].tolist() == [0, 0, 1]
+
+
+def test_a_kind_of_picture_that_is_not_read_is_not_called_none(tmp_path):
+    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 100)
+    with pytest.raises(MediaError, match=r"heic is not a picture of a known kind .* or save it as PNG or JPEG"):
+        load_image(tmp_path / "phone.heic")
+
+
+# --- clips ------------------------------------------------------------------------------------------------------------
+
+
+def write(path, codec="mpeg4", times=range(0, 4000, 100), rate=10, sound=0, movflags=None):
+    """A clip shown at `times` (ms): the upper half grows brighter, the lower is noise. `sound`: seconds of silence."""
+    noise = np.random.default_rng(0)
+    with av.open(str(path), "w", options={"movflags": movflags} if movflags else {}) as container:
+        stream = container.add_stream(codec, rate=rate, options={"g": "10"})
+        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuv420p"
+        voice = container.add_stream("aac", rate=8000, layout="mono") if sound else None
+        for number, time in enumerate(times):
+            array = np.full((32, 64, 3), 255 * number // (len(times) - 1), dtype=np.uint8)
+            array[16:] = noise.integers(0, 255, (16, 64, 3))
+            frame = av.VideoFrame.from_ndarray(array, format="rgb24")
+            frame.pts, frame.time_base = time, Fraction(1, 1000)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode())
+        for number in range(int(sound * 8000 / 1024)):
+            frame = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), format="fltp", layout="mono")
+            frame.sample_rate, frame.pts = 8000, number * 1024
+            container.mux(voice.encode(frame))
+        if voice:
+            container.mux(voice.encode())
+    return path
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8])
+@pytest.mark.parametrize(
+    ("codec", "ending"), [("mpeg4", "mkv"), ("libvpx-vp9", "webm"), ("flv1", "flv"), ("mpeg4", "avi")]
+)
+def test_half_a_file_is_not_a_shorter_clip(tmp_path, codec, ending, share):
+    whole = write(tmp_path / f"whole.{ending}", codec)
+    assert load_video(whole)[-1].getpixel((0, 0))[0] > 240
+    (tmp_path / f"cut.{ending}").write_bytes(whole.read_bytes()[: int(whole.stat().st_size * share)])
+    with pytest.raises(MediaError, match=rf"cut\.{ending} (is cut off: it has|cannot be decoded)"):
+        load_video(tmp_path / f"cut.{ending}")
+
+
+def test_sound_that_outlasts_the_picture_is_no_cut(tmp_path):
+    assert len(load_video(write(tmp_path / "talk.mkv", sound=10))) == 8
+
+
+@pytest.mark.parametrize("flags", ["frag_keyframe", "frag_keyframe+empty_moov", "dash"])
+def test_every_fragment_of_an_mp4_counts(tmp_path, flags):
+    frames = load_video(write(tmp_path / "stream.mp4", movflags=flags))
+    assert (len(frames), frames.fps) == (8, pytest.approx(2, rel=0.01))
+    assert frames[-1].getpixel((0, 0))[0] > 240
+
+
+def test_a_variable_rate_gives_the_time_that_passed(tmp_path):
+    """A recorder of a screen writes a frame when something moves, and names a rate of 1000."""
+    path = write(tmp_path / "screen.mkv", times=[*range(0, 1000, 100), 5000, 9000], rate=1000)
+    with av.open(str(path)) as container:
+        assert container.streams.video[0].average_rate == 1000
+    frames = load_video(path)
+    assert (len(frames), frames.fps) == (12, pytest.approx(11 / 9))
+
+
+def test_a_clip_trimmed_without_encoding_it_again_is_not_cut_off(tmp_path):
+    """What a telephone's trim tool writes: the frames before the new start are there and not shown."""
+    whole = write(tmp_path / "whole.mp4")
+    with av.open(str(whole)) as source, av.open(str(tmp_path / "trimmed.mp4"), "w") as target:
+        stream = target.add_stream_from_template(source.streams.video[0])
+        for packet in source.demux(video=0):
+            if packet.dts is not None:
+                shift = int(Fraction(28, 10) / packet.time_base)
+                packet.pts, packet.dts, packet.stream = packet.pts - shift, packet.dts - shift, stream
+                target.mux(packet)
+    frames = load_video(tmp_path / "trimmed.mp4")
+    brightness = [frame.getpixel((0, 0))[0] for frame in frames]
+    assert len(frames) == 4
+    assert brightness[0] > 150 and brightness[-1] > 240
