@@ -10,8 +10,11 @@ from pathlib import Path
 from dataset.manifest import nearest
 
 FIELDS = ("id", "question", "answer", "question_type", "image", "video")
-# Names other projects use; taken as extra keys they would give a row without its picture.
-MEDIA_LOOKALIKES = {"images": "image", "image_path": "image", "videos": "video", "video_path": "video"}
+# Names other projects use, in any case; taken as extra keys they would give a row without its picture.
+MEDIA_LOOKALIKES = {
+    "image": ("images", "image_path", "image_paths", "image_file", "img", "imgs", "picture", "pictures", "photo"),
+    "video": ("videos", "video_path", "video_paths", "video_file", "clip"),
+}
 
 
 EMPTY = "{path} holds no records: give it at least one, or take it out of the manifest."
@@ -90,12 +93,13 @@ def parse_record(
             raise ValueError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
     if "answer" not in raw:
         raise ValueError(f"{where}: answer is missing{nearest('answer', raw)}; write null if the task needs none.")
-    for wrong, right in MEDIA_LOOKALIKES.items():
-        if wrong in raw:
-            raise ValueError(
-                f"{where}: the key {wrong!r} would be ignored: name it {right!r} (a path or a list of paths)."
-            )
-    _check_unicode(raw, where)
+    for key in raw:
+        for right, wrong in MEDIA_LOOKALIKES.items():
+            if key != right and str(key).lower() in (right, *wrong):
+                raise ValueError(
+                    f"{where}: the key {key!r} would be ignored: name it {right!r} (a path or a list of paths)."
+                )
+    _check_json(raw, where)
     record = {
         "id": record_id,
         "question_type": raw["question_type"],
@@ -119,8 +123,10 @@ def _media_paths(raw: dict, key: str, where: str, data_root: Path, on_bad_media:
         full = os.path.abspath(data_root / path)
         if on_bad_media == "error" and not os.path.isfile(full):
             kind = "is a folder" if os.path.isdir(full) else "does not exist"
+            # Quoted, so that a blank or a line break at its end is seen.
             raise ValueError(
-                f"{where}: {key} {full} {kind}: correct the path, data_root or image_root, or set on_bad_media to skip."
+                f"{where}: {key} {full!r} {kind}: correct the path, data_root or image_root, or set on_bad_media to "
+                "skip; an address is not fetched."
             )
         absolute.append(full)
     return absolute
@@ -137,11 +143,14 @@ def _check_modality(record: dict, modality: str | None, where: str) -> None:
         )
 
 
-def _check_unicode(raw: dict, where: str) -> None:
+def _check_json(raw: dict, where: str) -> None:
+    """Records from memory may hold anything; and JSON lets half a character pass, which no file or terminal takes."""
     try:
-        f"{raw['question']}{raw['question_type']}{raw.get('id', '')}".encode()
+        json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"{where}: the text holds half a surrogate pair: write the whole character.") from error
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"{where}: the record is no JSON ({error}): use text, finite numbers, lists, null.") from error
 
 
 def _loads(text: str):

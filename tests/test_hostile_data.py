@@ -61,3 +61,29 @@ def test_odd_file_names(tmp_path, tasks):
     record = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer": None, "image": "a b $1 é.png"}
     rows = build_dataset(manifest(folder, json.dumps(record)), tasks)
     assert json.loads(rows[0]["record"])["images"] == [str(folder / "a b $1 é.png")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"answer": "a\ud800"}, "the text holds half a surrogate pair"),
+        ({"image": "\ud800.png"}, "the text holds half a surrogate pair"),
+        ({"caption": ["x", {"y": "\udfff"}]}, "the text holds half a surrogate pair"),
+        ({"answer": float("nan")}, "the record is no JSON .*use text, finite numbers"),
+        ({"answer": {1, 2}}, "the record is no JSON .*set"),
+        ({"answer": {(1, 2): 3}}, "the record is no JSON .*keys"),
+        ({"image": "gone.png\n"}, r"image '/.*/gone\.png\\n' does not exist"),
+        ({"image": "https://example.org/a.png"}, "does not exist.*an address is not fetched"),
+        ({"Image": "a.png"}, "the key 'Image' would be ignored: name it 'image'"),
+        ({"img": ["a.png"]}, "the key 'img' would be ignored: name it 'image'"),
+        ({"image_paths": ["a.png"]}, "the key 'image_paths' would be ignored: name it 'image'"),
+        ({"VIDEO": "a.mp4"}, "the key 'VIDEO' would be ignored: name it 'video'"),
+    ],
+)
+def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fault):
+    raw = {"id": "r7", "question": "Move.", "question_type": "trajectory-sharerobot", "answer": None} | changes
+    with pytest.raises(ValueError, match=fault) as caught:
+        rows_from_records([raw], tasks)
+    assert str(caught.value).startswith("record 0 (id 'r7'): ")
+    str(caught.value).encode()
+    assert "\n" not in str(caught.value)

@@ -129,10 +129,6 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
     if record.get("id") is not None and str(record["id"]) in seen:
         del record["id"]
         one.changes.append("id given twice left out")
-    try:
-        json.dumps(record, allow_nan=False, ensure_ascii=False).encode()
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"the record is no JSON in UTF-8 ({error})") from error
     parsed = parse_record(record, place, place, image_root)
     make_row(parsed | {"place": place}, tasks)  # the task exists, and the slots fit the media
     sizes = [load_image(path).size for path in parsed["images"]]
