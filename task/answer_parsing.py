@@ -6,7 +6,8 @@ invented value such as a box of zeros), raises nothing, and costs time linear in
 - Tags count as they are written: `<Answer>` is no tag, and tag text inside a thought counts as one more tag.
 - One fence (three or more backticks or tildes, with or without a language) round the whole answer is taken off; any
   other use of fences is no answer.
-- Full-width forms, the minus sign and unusual spaces are read as their ASCII twins. Nothing else is: 10² is not 102.
+- Full-width forms, the minus sign and unusual spaces are read as their ASCII twins, and what cannot be seen is not
+  read. Nothing else is: 10² is not 102.
 - A comma before a closing bracket is forgiven. NaN, Infinity and 1e999 are no answer; neither is 1,000, which would
   read as 1 and 0.
 - Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
@@ -25,9 +26,19 @@ FENCES = "`~"
 # Full-width forms (and the space of their width) lie 0xFEE0 above ASCII; minus and en dash; the spaces of typesetting.
 _ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | dict.fromkeys((0x2212, 0x2013), "-")
 _ASCII |= dict.fromkeys((0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " ")
+# Marks of width zero, of direction and of byte order: nobody sees them.
+INVISIBLE = dict.fromkeys((*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
+_ASCII |= INVISIBLE
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
-_TRAILING_COMMA = re.compile(r"(?<![\s,\[{(]),(?=\s*[\]}])")
+_PYTHON = [
+    (re.compile(pattern), spelling)
+    for pattern, spelling in (
+        (r"(?<![\s,\[{(]),(?=\s*[\])}])", ""),  # the last comma
+        *((r"\bNone\b", "null"), (r"\bTrue\b", "true"), (r"\bFalse\b", "false")),
+        *((r"(?<![0-9eE])\+(?=[0-9.])", ""), (r"(?<![0-9])\.(?=[0-9])", "0."), (r"(?<=[0-9])\.(?![0-9])", ".0")),
+    )
+]
 _CLOSING_TAG = re.compile(r"</[^\s<>/]+>")
 # No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
@@ -144,7 +155,7 @@ def normal_text(text: str) -> str:
 
 
 def compatible(text: str) -> str:
-    """Unicode NFKC, with no more than 30 marks on a character (Unicode's own limit for streams, UAX 15).
+    """Unicode NFKC without invisible marks, and with at most 30 marks on a character (Unicode's own limit, UAX 15).
 
     Python sorts the marks of a character by insertion, so a text of nothing but marks would cost a time that grows with
     its square: half a minute for 100 kB.
@@ -152,7 +163,7 @@ def compatible(text: str) -> str:
     if text.isascii():
         return text
     kept, marks = [], 0
-    for char in text:
+    for char in text.translate(INVISIBLE):
         # The first character it decomposes into: some marks are of class 0 themselves.
         is_mark = unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
         marks = marks + 1 if is_mark else 0
@@ -178,16 +189,20 @@ def _plain(text: str | None) -> str | None:
 
 
 def _spellings(text: str):
-    """The text, then the text with Python's single quotes, tuples and last commas written as JSON, bare and as a list.
+    """The text, then the text with Python's spellings written as JSON, bare and as a list.
 
+    Python's: single quotes, tuples, last commas, None, True, False, and numbers such as 1. and .5 and +1.
     A translation and not `ast.literal_eval`: there the text would decide how deep Python recurses.
     """
     yield text
-    written, quote, escaped = [], None, False
+    written, code, quote, escaped = [], [], None, False
     for char in text:
         if quote is None:
-            quote = char if char in "'\"" else None
-            char = {"'": '"', "(": "[", ")": "]"}.get(char, char)
+            if char not in "'\"":
+                code.append(char)
+                continue
+            written.append(_json_code("".join(code)))
+            code, quote, char = [], char, '"'
         elif escaped:
             escaped = False
             if char == "'":
@@ -199,9 +214,17 @@ def _spellings(text: str):
         elif char == '"':
             char = '\\"'
         written.append(char)
-    written = _TRAILING_COMMA.sub("", "".join(written))
+    written.append(_json_code("".join(code)))
+    written = "".join(written)
     yield written
     yield f"[{written}]"
+
+
+def _json_code(code: str) -> str:
+    """What Python writes outside of strings, as JSON writes it."""
+    for pattern, spelling in _PYTHON:
+        code = pattern.sub(spelling, code)
+    return code.replace("(", "[").replace(")", "]")
 
 
 def _finite(value):

@@ -9,23 +9,25 @@ extra `math`) in a process that can be killed, with the repairs described in tas
 1 s of processor time and 10 s of the clock there: over that it scores 0 and counts as `timeout`. When the verifier
 itself fails, the reward abstains (None) and counts `verifier_lost`: that is never a wrong answer.
 
-The answer may stand in \\boxed{}; two boxes with different contents are no answer. "5 or 6" is not 5.
+The answer may stand in \\boxed{}; two boxes with different contents are no answer. "5 or 6" is not 5. 60% is 0.6, and
+60 where the record says 60. Units are not compared, and neither are the brackets of (1, 2) and {1, 2}.
 """
 
 import re
-from fractions import Fraction
 from statistics import fmean
 
-from task.answer_parsing import answer_text, compatible, split_completion
+from task.answer_parsing import answer_text, split_completion
+from task.math_text import latex, same_plain_number
 from task.runners.judge import Judge
 from task.runners.optional import need
-from task.text_parsing import boxed_text, parse_choice, same_words
+from task.text_parsing import boxed_text, parse_choice, plain_words, same_words
 
 MAX_CHARS = 400  # a longer text is no final answer
-CHOICE = re.compile(r"[A-J]")
-NUMBER = re.compile(r"\$?([-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?|[-+]?\.[0-9]+)")
-# Letters in a row that are neither a command of LaTeX nor a function's name: words, which are no product of letters.
-WORDS = re.compile(r"(?<![\\A-Za-z])(?!(?:sin|cos|tan|log|exp|sqrt|frac|max|min|mod|gcd|lcm)\b)[A-Za-z]{3,}")
+CHOICE = re.compile(r"\(?([A-J])\)?")
+# Letters in a row that name no command, environment or function of LaTeX: words, which are no product of letters.
+WORDS = re.compile(
+    r"(?<![\\A-Za-z])(?<!\\begin\{)(?<!\\end\{)(?!(?:sin|cos|tan|log|exp|sqrt|frac|max|min|mod|gcd|lcm)\b)[A-Za-z]{3,}"
+)
 VERIFIER = Judge("math_judge")
 
 TASK_CONFIG = {
@@ -94,32 +96,25 @@ def compare(answer: str, gold: str, record_id=None) -> str:
         ValueError: the gold answer cannot be read.
         MissingPackage: math-verify is needed and not installed.
     """
-    if CHOICE.fullmatch(gold):
-        return _said(parse_choice(answer) == gold)
-    if same_words(_words(answer), _words(gold)):
-        return "equal"
-    if WORDS.search(gold):
-        return "different"
-    numbers = plain_number(answer), plain_number(gold)
-    if None not in numbers:
-        return _said(numbers[0] == numbers[1])
+    if choice := CHOICE.fullmatch(plain_words(gold)):
+        return _said(parse_choice(answer) == choice[1])
+    words, formula = plain_words(gold), plain_words(gold, "")
+    if not formula or WORDS.search(words):
+        if same_words(plain_words(answer), words):
+            return "equal"
+        if not formula or WORDS.search(formula):
+            return "different"
+    written, wanted = latex(answer), latex(gold)
+    same = written == wanted != "" or same_plain_number(written, wanted)
+    if same is not None:
+        return _said(same)
     need("math_verify", "math")
-    verdict = VERIFIER.ask(_latex(gold), _latex(answer))
+    verdict = VERIFIER.ask(wanted, written)
     if verdict.status != "ok":
         return "timeout" if verdict.status == "limit" else "lost"
     if verdict.value == "no gold":
         raise ValueError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
     return verdict.value if isinstance(verdict.value, str) else _said(verdict.value)
-
-
-def plain_number(text: str) -> Fraction | None:
-    """The exact value of a decimal number, with or without thousands commas and a dollar sign.
-
-    >>> plain_number("$1,234.50")
-    Fraction(2469, 2)
-    """
-    match = NUMBER.fullmatch(compatible(text).strip())
-    return Fraction(match[1].replace(",", "")) if match else None
 
 
 def _said(same: bool) -> str:
@@ -129,16 +124,6 @@ def _said(same: bool) -> str:
 def _final(text: str | None) -> str | None:
     text = boxed_text(text)
     return text if text is not None and len(text) <= MAX_CHARS else None
-
-
-def _latex(text: str) -> str:
-    """Without the delimiters that the judge sets itself, and pi as LaTeX knows it."""
-    text = compatible(text).strip().strip("$").removeprefix("\\(").removesuffix("\\)").strip()
-    return re.sub(r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi ", text)
-
-
-def _words(text: str) -> str:
-    return text.removeprefix("\\text{").removesuffix("}") if text.startswith("\\text{") else text
 
 
 def _golds(sol, record_id) -> list[str]:

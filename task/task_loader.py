@@ -21,6 +21,7 @@ NOT_TASKS = {
     "processing_utils",
     "answer_parsing",
     "text_parsing",
+    "math_text",
     "boxes",
     "environment",
     "agent_text",

@@ -11,6 +11,8 @@ from task.answer_parsing import MAX_ANSWER_CHARS, compatible, normal_text
 FENCE = "```"
 BOXES = ("\\boxed", "\\fbox")
 CHOICES = "ABCDEFGHIJ"
+MARKS = (("**", "**"), ("`", "`"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
+_UPRIGHT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\{([^{}]*)\}")
 _CHOICE = re.compile(r"[(\[]?([A-J])[)\].:]?")
 
 
@@ -38,7 +40,7 @@ def boxed_text(text: str | None) -> str | None:
 
 
 def parse_choice(text: str | None) -> str | None:
-    """The letter A to J of an answer that names one choice and nothing else: "B", "(b)", "B.", "\\boxed{B}".
+    """The letter A to J of an answer that names one choice and nothing else: "B", "(b)", "B.", "\\boxed{\\text{B}}".
 
     "A or B" and a letter with words after it name none.
 
@@ -48,8 +50,31 @@ def parse_choice(text: str | None) -> str | None:
     text = boxed_text(text)
     if text is None:
         return None
-    match = _CHOICE.fullmatch(compatible(text).strip().upper())
+    match = _CHOICE.fullmatch(compatible(plain_words(text)).strip().upper())
     return match[1] if match else None
+
+
+def unmarked(text: str) -> str:
+    """A text without the bold, code and formula marks of Markdown and LaTeX that are set round all of it, stripped.
+
+    >>> unmarked("**$5$**"), unmarked("$4$ or $5$")
+    ('5', '$4$ or $5$')
+    """
+    text = text.strip()
+    for start, end in MARKS:
+        inside = text.removeprefix(start).removesuffix(end)
+        if len(inside) + len(start) + len(end) == len(text) and start not in inside and end not in inside:
+            text = inside.strip()
+    return text
+
+
+def plain_words(text: str, kept: str = r"\1") -> str:
+    """`unmarked`, and without LaTeX's commands for upright text: their content stays, or is left out (`kept` "").
+
+    >>> plain_words("\\\\textbf{(A)}"), plain_words("12\\\\text{ inches}"), plain_words("12\\\\text{ inches}", "")
+    ('(A)', '12 inches', '12')
+    """
+    return _UPRIGHT.sub(kept, unmarked(text)).strip()
 
 
 def same_words(answer: str, gold: str) -> bool:

@@ -27,6 +27,9 @@ PATH = [[10.0, 20.0], [30.0, 40.0]]
         "(334, 557, 468, 614)",
         "[334,\u00a0557,\u2009468,\u3000614]",
         "[3.34E+2, 5570e-1, +468, 614.]",
+        "[[334., +557, 468.0, 6.14e2]]",
+        "{'bbox_2d': [334., 557., 468., 614.], 'label': None, 'sure': True}",
+        "\ufeff[334, 557,\u200b 468, 614]\u200f",
     ],
 )
 def test_one_box_however_it_is_wrapped(text):
@@ -64,6 +67,11 @@ def test_fences_that_do_not_wrap_the_whole_answer_are_no_answer(text):
         ("1_000", None),
         ("3\u20135", None),  # a range
         ("10\u00b2", None),  # not 102
+        ("[.5, 1., -.5, +2]", [0.5, 1.0, -0.5, 2.0]),
+        ("[1.000.000, 2]", None),
+        ("[1+1, 2]", None),
+        ("[--1, 2]", None),
+        ("[1 .5]", [1.0, 0.5]),
         ("\u2460, 2", None),  # a circled one
         ("\u0663, \u0664", None),
         ("1/2", None),
@@ -89,6 +97,7 @@ def test_nothing_there_is_said_by_an_empty_list_only():
 
 def test_labels_keep_their_commas_and_quotes():
     assert parse_value('{"label": "a, [b,c] \'d\'"}') == {"label": "a, [b,c] 'd'"}
+    assert parse_value("{'label': 'a (b), None, +1. and,]'}") == {"label": "a (b), None, +1. and,]"}
     assert parse_value("{'label': 'say \"hi\"', 'n': 1}") == {"label": 'say "hi"', "n": 1}
 
 

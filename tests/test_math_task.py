@@ -42,6 +42,28 @@ def verifier():
         ("garden phlox", "Garden phlox.", True),
         ("Evelyn", "lynEve", False),
         (r"\text{Evelyn}", "Evelyn", True),
+        (r"\text{odd}", r"$\mathrm{odd}$", True),
+        (r"12\text{ inches}", "12 inches", True),
+        (r"\text{(A)}", r"\boxed{\textbf{(A)}}", True),
+        ("(C)", "**c**", True),
+        ("B", "$B$", True),
+        ("1000000", "1 000 000", True),
+        ("1000000", r"1\,000\,000", True),
+        ("1000000", "1{,}000{,}000", True),
+        ("10000", r"10,\!000", True),
+        ("1000000", "1.0e6", True),
+        ("0.000001", "1e-6", True),
+        ("-5", "\u22125", True),
+        ("-5", "\u20135.", True),
+        ("5", "\uff15", True),
+        ("5", "5\u200b", True),
+        ("5", "**5**", True),
+        ("5", r"\$5.00", True),
+        ("60", r"60\%", True),
+        ("60%", "60", True),
+        ("60", "0.6", False),
+        ("60%", "0.6%", False),
+        ("50%", "0.5", True),
     ],
 )
 def test_answers_that_need_no_verifier(gold, answer, same, monkeypatch):
@@ -73,6 +95,31 @@ def test_answers_that_need_no_verifier(gold, answer, same, monkeypatch):
         ("5", "5 or 6", False),
         ("5", "4, 5", False),
         ("5", r"\frac{", False),
+        ("1000", "1,00", False),
+        ("102", "10\u00b2", False),  # not by leaving out what makes it a power
+        ("100", "10\u00b2", True),
+        ("100", "10**2", True),
+        ("10^{-9}", "10\u207b\u2079", True),
+        ("10^{-9}", "10^-9", True),
+        ("5/2", "2 1/2", True),
+        ("3/2", "2 1/2", False),  # math-verify reads (2 + 1) / 2
+        ("-5/2", "-2\u00bd", True),
+        ("51/2", "5\u00bd", False),
+        ("1/2", r"\[\frac12\].", True),
+        (r"3\sqrt{2}", "3\u221a2", True),
+        ("(3,\\infty)", "(3, \u221e)", True),
+        ("45", "45\u00b0", True),
+        ("x^2+2x+1", "f(x) = (x+1)\u00b2", True),
+        (r"12\text{ inches}", "12", True),
+        (r"12\text{ inches}", "13", False),
+        (r"\begin{pmatrix} 1 \\ -2 \end{pmatrix}", r"\begin{bmatrix}1\\-2\end{bmatrix}", True),
+        (r"\begin{pmatrix} 1 \\ -2 \end{pmatrix}", r"\begin{pmatrix}1\\2\end{pmatrix}", False),
+        ("5", "x=10/2=5", True),
+        ("5", "x=6=5", False),
+        ("5", "1=2=5", False),
+        ("5", "$4$ $5$", False),
+        ("5", "$5$ is wrong", False),
+        (r"\{5,6\}", "$5$ and $6$", True),
     ],
 )
 def test_mathematics_is_compared_as_mathematics(verifier, gold, answer, same):
@@ -155,7 +202,7 @@ def test_mutated_completions(count):
         completion = mutated(said(r"\boxed{1234}"), draw)
         # A number against a number: the verifier, whose answers the tests above pin, is asked by the others only.
         answer = parse_answer(completion)
-        if answer is not None and math_reasoning.plain_number(answer) is None:
+        if answer is not None and math_reasoning.same_plain_number(answer, "1") is None:
             continue
         form = TASKS[NAME].format_reward(completion, "1234")
         score, _ = TASKS[NAME].accuracy_reward(completion, "1234")

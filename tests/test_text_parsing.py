@@ -60,6 +60,7 @@ def test_the_content_of_a_box(text, content):
     [
         *[("B", "B"), ("(b)", "B"), ("b.", "B"), (r"\boxed{C}", "C"), ("Ｂ", "B"), ("A or B", None), ("ABCD", None)],
         *[("A, B, C, D", None), ("", None), ("K", None), ("A garden phlox", None), ("(A) (B)", None)],
+        *[("**B**", "B"), ("$B$", "B"), (r"\boxed{\text{B}}", "B"), (r"\(\textbf{(B)}\)", "B"), ("$A$ or $B$", None)],
     ],
 )
 def test_a_choice_is_one_letter_and_nothing_else(text, letter):

@@ -2,11 +2,13 @@
 
 Runs in the worker of judge.py only: a parse may take for ever. Numbers are compared here: exactly when both are exact,
 to a millionth of their size when a decimal is among them (math-verify rounds both to six places, so that 1/2004! and
-1/2006! are one). An equation answers a question for a number when its left side is a name, or when it is true.
+1/2006! are one). An equation answers a question for a number when its left side is a name, or when it is true;
+in a chain of them all numbers must be that number.
 """
 
 import sympy
 from math_verify import LatexExtractionConfig, parse, verify
+from sympy.core.function import AppliedUndef
 
 DECIMAL_TOLERANCE = sympy.Float("1.000001e-6", 20)
 DIGITS = 60
@@ -44,8 +46,11 @@ def read(text: str):
 
 def equal(wanted: list, found: list) -> bool:
     gold, answer = wanted[0], found[0]
+    if isinstance(answer, sympy.And) and is_number(gold):
+        numbers = [side for equation in answer.args for side in equation.args if is_number(side)]
+        return bool(numbers) and all(same_number(gold, number) for number in numbers)
     if isinstance(answer, sympy.Equality) and not isinstance(gold, sympy.Rel):
-        if not isinstance(answer.lhs, sympy.Symbol) and not (
+        if not isinstance(answer.lhs, sympy.Symbol | AppliedUndef) and not (
             is_number(answer.lhs) and is_number(answer.rhs) and same_number(answer.lhs, answer.rhs)
         ):
             return False
