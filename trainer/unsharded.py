@@ -15,6 +15,8 @@ from torch.distributed.fsdp import FSDPModule
 def unsharded(model):
     """Inside the block a model under FSDP2 computes without talking; afterwards it is sharded as before."""
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    if isinstance(model, FSDPModule):  # the part that runs first becomes the root, and rollouts call inner modules
+        model._get_fsdp_state()._lazy_init()
     try:
         for part in parts:
             part.set_reshard_after_forward(False, recurse=False)
