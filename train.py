@@ -18,7 +18,14 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from config.model_config import GRPOModelConfig  # noqa: E402
-from config.output import check_reporters, checkpoint_to_resume, finish, make_output, steps_left  # noqa: E402
+from config.output import (  # noqa: E402
+    check_no_checkpoints,
+    check_reporters,
+    checkpoint_to_resume,
+    finish,
+    make_output,
+    steps_left,
+)
 from config.parser import RecipeParser  # noqa: E402
 from config.script_arguments import GRPOScriptArguments  # noqa: E402
 from config.startup import print_model, print_prompt, print_settings  # noqa: E402
@@ -38,6 +45,8 @@ def main() -> None:
     script, args, model_args = parser.parse()
     try:
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
+        if checkpoint is None or args.resume_weights_only:
+            check_no_checkpoints(args.output_dir, weights_of=checkpoint)
         if checkpoint and args.resume_weights_only:
             checkpoint = start_from(checkpoint, model_args)
         if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
@@ -46,8 +55,8 @@ def main() -> None:
         fault = checkpoint and trainer.resume_fault(checkpoint)
         if fault:
             raise ValueError(
-                f"{checkpoint}: {fault}: go on as it was started, or take the weights alone with "
-                "--resume_weights_only true"
+                f"{checkpoint}: {fault}: go on as it was started, or take its weights alone into another output_dir "
+                f"with --resume {checkpoint} --resume_weights_only true"
             )
     except ValueError as error:
         parser.error(str(error))
@@ -86,9 +95,11 @@ def why_nothing(skipped: dict, history: list[dict]) -> str:
 
 def already_through(checkpoint: str, args) -> None:
     """What is left of a run whose last checkpoint holds its last step: its final files, and a word."""
+    make_output(args.output_dir)
     if args.process_index == 0:
-        finish(checkpoint, args.output_dir)
-        print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise max_steps to train on")
+        finish(checkpoint, args.output_dir, best=args.load_best_model_at_end)
+        longer = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+        print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise {longer} to train on")
 
 
 def start_from(checkpoint: str, model_args) -> None:

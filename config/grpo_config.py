@@ -207,7 +207,12 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), (
             "the launcher and accelerate disagree on the world size"
         )
-        self._round_save_steps()
+        metric = self.metric_for_best_model
+        if metric is not None and "/" not in metric:
+            raise ValueError(
+                f"metric_for_best_model={metric}: evaluation gives no such figure; name a task's, as the log does, "
+                "such as trajectory-sharerobot/accuracy"
+            )
         shaped = [f"{name}={getattr(self, name)}" for name, no in _NEUTRAL.items() if getattr(self, name) not in no]
         if shaped:
             warnings.warn(
@@ -307,18 +312,6 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             )
         if self.generation_batch_size is not None:
             raise ValueError("generation_batch_size is derived: set steps_per_generation instead")
-
-    def _round_save_steps(self):
-        """A checkpoint holds no half-used rollouts: saves fall where a generation window ends."""
-        window = self.window
-        self.save_steps_asked = self.save_steps
-        if self.save_strategy == "best" and window > 1:
-            raise ValueError(
-                f"save_strategy=best may save while a generation serves {window} steps, and a checkpoint holds no "
-                "rollouts: use save_strategy steps with load_best_model_at_end"
-            )
-        if self.save_strategy == "steps" and self.save_steps >= 1 and window > 1:
-            self.save_steps = int(-(-self.save_steps // window) * window)
 
 
 _NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}

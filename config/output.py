@@ -10,8 +10,12 @@ from pathlib import Path
 
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 
+STATE = "trainer_state.json"
 # Files of a checkpoint that only a resumed run wants.
-STATES = ("optimizer", "scheduler", "scaler", "rng_state", "layout", "method_memory", "latest", "zero_to_")
+RESUMING = (
+    "optimizer", "scheduler", "scaler", "rng_state", "layout", "method_memory", "latest", "zero_to_",
+    "pytorch_model_fsdp",
+)  # fmt: skip
 
 
 def make_output(folder: str) -> None:
@@ -55,8 +59,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
                 "output_dir, or auto for the latest of this one"
             )
         return str(asked)
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdigit()]
-    for folder in sorted(folders, key=lambda path: int(path.name.split("-", 1)[1]), reverse=True):
+    for folder in _newest_first(output_dir):
         fault = _missing(folder)
         if fault is None:
             return str(folder)
@@ -68,29 +71,59 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
 
 
+def check_no_checkpoints(output_dir: str, weights_of: str | None) -> None:
+    """ValueError where a run that begins at step 0 would write among whole checkpoints of another.
+
+    `weights_of`: the checkpoint whose weights it begins with, if any.
+    """
+    found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
+    if found is not None:
+        ways = "go on from it with --resume auto, or name another output_dir"
+        if weights_of:
+            ways = f"name another output_dir for the run that begins with the weights of --resume {weights_of}"
+        raise ValueError(f"{output_dir} holds {found.name} of an earlier run, which a new one would write over: {ways}")
+
+
 def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool:
     """Whether a run that goes on from a whole checkpoint has a step to train; transformers trains one in any case."""
-    state = json.loads((Path(checkpoint) / "trainer_state.json").read_text(encoding="utf-8"))
+    state = _state(checkpoint)
     if max_steps > 0:
         return state["global_step"] < max_steps
-    return state["num_train_epochs"] < num_train_epochs or state["global_step"] < state["max_steps"]
+    return state["epoch"] < num_train_epochs - 1e-9  # a last step may go past a fraction, and rounding just below it
 
 
-def finish(checkpoint: str, output_dir: str) -> None:
-    """Puts the weights, the processor and the state of a run's last checkpoint where the end of the run would have."""
-    for path in Path(checkpoint).iterdir():
-        if path.is_file() and not path.name.startswith(STATES):
+def finish(checkpoint: str, output_dir: str, best: bool) -> None:
+    """Puts the weights, the processor and the state of a run's last checkpoint where the end of the run would have.
+
+    `best`: the weights are those of the best checkpoint, where the state names one (load_best_model_at_end).
+    """
+    last = chosen = Path(checkpoint)
+    if best and (named := _state(last)["best_model_checkpoint"]):
+        chosen = last.with_name(Path(named).name)  # the whole run may have been moved
+    for path in chosen.iterdir():
+        if path.is_file() and not path.name.startswith(RESUMING):
             shutil.copy2(path, output_dir)
+    shutil.copy2(last / STATE, output_dir)
+
+
+def _newest_first(output_dir: str) -> list[Path]:
+    """The folders checkpoint-N, whole or not."""
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdigit()]
+    return sorted(folders, key=lambda path: int(path.name.split("-", 1)[1]), reverse=True)
+
+
+def _state(checkpoint: str | Path) -> dict:
+    return json.loads((Path(checkpoint) / STATE).read_text(encoding="utf-8"))
 
 
 def _missing(folder: Path) -> str | None:
     """What a checkpoint folder lacks, in words, or None; the trainer writes its state last."""
     try:
-        json.loads((folder / "trainer_state.json").read_text(encoding="utf-8"))
+        _state(folder)
     except FileNotFoundError:
-        return "it has no trainer_state.json"
+        return f"it has no {STATE}"
     except (OSError, ValueError):
-        return "its trainer_state.json is cut off"
+        return f"its {STATE} is cut off"
     weights = [path for ending in ("safetensors", "bin") for path in folder.glob(f"*model*.{ending}")]
     empty = next((path.name for path in weights if path.stat().st_size == 0), None)
     if empty:

@@ -24,8 +24,8 @@ def print_settings(args, provenance: dict[str, str]) -> None:
     """One line a setting, marked flag, recipe, preset, derived or default."""
     for name in (*SHARED[:1], *OWN.get(args.method, ()), *SHARED[1:]):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
-    if args.save_steps != args.save_steps_asked:
-        print(f"  save_steps was {args.save_steps_asked}: raised so that a save falls where a generation is used up")
+    if args.window > 1:
+        print(f"  saves and evaluations wait for the end of a generation, which serves {args.window} steps")
 
 
 def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str, processor) -> None:

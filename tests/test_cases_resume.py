@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from config.output import checkpoint_to_resume, finish, steps_left
+from config.output import check_no_checkpoints, checkpoint_to_resume, finish, steps_left
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -74,7 +74,7 @@ def test_weights_in_deepspeeds_own_form_count(tmp_path):
 
 
 def test_a_run_that_is_through_trains_no_further_step_and_has_its_final_files(tmp_path):
-    state = {"global_step": 6, "max_steps": 6, "num_train_epochs": 2}
+    state = {"global_step": 6, "max_steps": 6, "epoch": 2.0}
     path = checkpoint(
         tmp_path, 6, json.dumps(state), **{ADAPTER: b"new", "optimizer.pt": b"1", "rng_state_0.pth": b"1"}
     )
@@ -83,6 +83,41 @@ def test_a_run_that_is_through_trains_no_further_step_and_has_its_final_files(tm
     assert steps_left(str(path), max_steps=7, num_train_epochs=3.0)
     assert not steps_left(str(path), max_steps=-1, num_train_epochs=2.0)
     assert steps_left(str(path), max_steps=-1, num_train_epochs=3.0)
-    finish(str(path), str(tmp_path))
+    finish(str(path), str(tmp_path), best=False)
     assert (tmp_path / ADAPTER).read_bytes() == b"new"
     assert sorted(p.name for p in tmp_path.iterdir()) == [ADAPTER, "checkpoint-6", "trainer_state.json"]
+
+
+@pytest.mark.parametrize(("epoch", "asked", "left"), [
+    (0.5, 0.5, False), (0.5, 0.75, True), (0.5, 1.0, True), (1.5, 2.0, True), (3 / 7, 0.3, False),
+    (0.1 + 0.2, 0.3, False), (0.3, 0.1 + 0.2, False),
+])  # fmt: skip
+def test_epochs_may_be_fractions(tmp_path, epoch, asked, left):
+    path = checkpoint(
+        tmp_path, 3, json.dumps({"global_step": 3, "max_steps": 3, "num_train_epochs": 2, "epoch": epoch})
+    )
+    assert steps_left(str(path), max_steps=-1, num_train_epochs=asked) == left
+
+
+def test_a_run_that_is_through_ends_with_its_best_weights_wherever_it_lies_now(tmp_path):
+    checkpoint(tmp_path, 3, "{}", **{ADAPTER: b"best"})
+    state = json.dumps({"global_step": 6, "best_model_checkpoint": "/where/it/was/checkpoint-3"})
+    last = checkpoint(tmp_path, 6, state, **{ADAPTER: b"last"})
+    for best in (True, False):
+        finish(str(last), str(tmp_path), best=best)
+        assert (tmp_path / ADAPTER).read_bytes() == (b"best" if best else b"last")
+        assert (tmp_path / "trainer_state.json").read_text() == state
+
+
+def test_a_new_run_does_not_write_over_the_checkpoints_of_another(tmp_path):
+    check_no_checkpoints(str(tmp_path), weights_of=None)
+    checkpoint(tmp_path, 3, state=None)  # nothing that could be gone on from
+    check_no_checkpoints(str(tmp_path), weights_of=None)
+    for step in (9, 10):
+        checkpoint(tmp_path, step)
+    with pytest.raises(
+        ValueError, match=r"holds checkpoint-10 of an earlier run, .* go on from it with --resume auto, or"
+    ):
+        check_no_checkpoints(str(tmp_path), weights_of=None)
+    with pytest.raises(ValueError, match=r"name another output_dir for .* the weights of --resume a/checkpoint-7"):
+        check_no_checkpoints(str(tmp_path), weights_of="a/checkpoint-7")

@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT
 from peft import LoraConfig
-from trainer_cases import largest_gap, logged, text_trainer, weights
+from trainer_cases import largest_gap, logged, text_rows, text_trainer, weights
 from transformers import TrainerCallback
 
 from config.output import checkpoint_to_resume
@@ -58,12 +58,45 @@ def test_rotation_keeps_the_newest_and_the_state_names_final_places(tiny_text, t
     assert ".incomplete" not in (tmp_path / "checkpoint-3" / "trainer_state.json").read_text()
 
 
-@pytest.mark.parametrize("share", [0.2, 0.5])
-def test_a_save_at_a_share_of_the_run_waits_for_the_end_of_the_generation(tiny_text, tmp_path, share):
-    changes = {"save_strategy": "steps", "save_steps": share, "steps_per_generation": 2, "max_steps": 10}
+def saved_steps(folder) -> list[int]:
+    return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "saved"), [(0.2, [2, 4, 6, 8, 10]), (0.5, [6, 10]), (3, [4, 6, 10]), (4, [4, 8, 10])]
+)
+def test_a_save_waits_for_the_end_of_the_generation(tiny_text, tmp_path, asked, saved):
+    changes = {"save_strategy": "steps", "save_steps": asked, "steps_per_generation": 2, "max_steps": 10}
     text_trainer(tiny_text, tmp_path, rows=8, **changes).train()
-    steps = sorted(int(path.name.split("-")[1]) for path in tmp_path.glob("checkpoint-*"))
-    assert steps == ([2, 4, 6, 8, 10] if share == 0.2 else [6, 10])
+    assert saved_steps(tmp_path) == saved
+
+
+@pytest.mark.parametrize("strategy", ["steps", "best"])
+def test_the_best_model_is_one_that_was_saved(tiny_text, tmp_path, monkeypatch, strategy):
+    """Evaluated and saved every 3 steps, where a generation serves 2: both wait, so that the best can be loaded."""
+    changes = {"save_strategy": strategy, "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 9}
+    changes |= {"load_best_model_at_end": True, "metric_for_best_model": "a-task/accuracy", "steps_per_generation": 2}
+    trainer = text_trainer(tiny_text, tmp_path, rows=8, eval_dataset=text_rows(2), **changes)
+    accuracies, kept = iter([0.3, 0.5, 0.4]), {}
+
+    def evaluate(**_):
+        trainer.control.should_evaluate = False
+        return {"eval_a-task/accuracy": next(accuracies)}
+
+    monkeypatch.setattr(trainer, "evaluate", evaluate)
+    trainer.add_callback(At(6, lambda: kept.update(weights(trainer))))
+    trainer.train()
+    assert saved_steps(tmp_path) == ([4, 6, 9] if strategy == "steps" else [4, 6])
+    assert trainer.state.best_model_checkpoint == str(tmp_path / "checkpoint-6")
+    assert largest_gap(kept, weights(trainer)) == 0.0
+
+
+def test_a_best_model_by_an_unknown_figure_is_a_sentence(tiny_text, tmp_path):
+    changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, **SAVING}
+    trainer = text_trainer(tiny_text, tmp_path, eval_dataset=text_rows(2), metric_for_best_model="a/b", **changes)
+    trainer.evaluate = lambda **_: {"eval_a/accuracy": 0.5, "epoch": 1}
+    with pytest.raises(ValueError, match="metric_for_best_model=a/b is no figure of the evaluation: take a/accuracy"):
+        trainer.train()
 
 
 def test_a_run_that_goes_on_in_mid_generation_ends_generations_where_saves_fall(tiny_text, tmp_path):
@@ -78,11 +111,6 @@ def test_a_run_that_goes_on_in_mid_generation_ends_generations_where_saves_fall(
     again = text_trainer(tiny_text, tmp_path / "again", rows=8, max_steps=7, **changes)
     again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
     assert largest_gap(weights(longer), weights(again)) == 0.0
-
-
-def test_saving_the_best_in_mid_generation_is_refused(tiny_text, tmp_path):
-    with pytest.raises(ValueError, match="save_strategy=best may save while a generation serves 2 steps"):
-        text_trainer(tiny_text, tmp_path, save_strategy="best", steps_per_generation=2, metric_for_best_model="x")
 
 
 def test_a_disk_that_fills_leaves_the_checkpoint_before(tiny_text, tmp_path, monkeypatch):
@@ -155,12 +183,24 @@ class TestLayout:
         trainer.train()
         checkpoint = str(tmp_path / "checkpoint-1")
         assert layout_fault(checkpoint, trainer.layout()) is None
-        assert layout_fault(checkpoint, {"processes": 2, "zero_stage": 2}) == (
+        assert layout_fault(checkpoint, trainer.layout() | {"processes": 2, "zero_stage": 2}) == (
             "it was saved by 1 process without DeepSpeed, and this run has 2 processes under ZeRO-2, so its optimiser "
             "does not fit"
         )
         sharded = trainer.layout() | {"fsdp": True}
         assert "and this run has 1 process under FSDP" in layout_fault(checkpoint, sharded)
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("optim", "adamw_torch"), ("learning_rate", 1e-3), ("weight_decay", 0.1)]
+    )
+    def test_settings_that_lie_in_the_optimisers_file_are_not_silently_the_old_ones(
+        self, tiny_text, tmp_path, name, value
+    ):
+        text_trainer(tiny_text, tmp_path, **SAVING).train()
+        fault = text_trainer(tiny_text, tmp_path, **SAVING, **{name: value}).resume_fault(
+            str(tmp_path / "checkpoint-1")
+        )
+        assert fault.startswith(f"its optimiser has {name} ") and f"this run's {value} would not count" in fault
 
     def test_a_checkpoint_without_its_optimiser_is_not_gone_on_from(self, tiny_text, tmp_path):
         """transformers would begin with empty moments and a new schedule, in mid-run, and say nothing."""
@@ -184,9 +224,22 @@ class TestLayout:
             adapter.resume_fault(str(tmp_path / "all" / "checkpoint-1"))
         )
         for changes, fault in (({"r": 8}, "its adapter has lora_r 4, and this run's 8"),
+                               ({"lora_alpha": 32}, "its adapter has lora_alpha 8, and this run's 32"),
+                               ({"use_dora": True}, "its adapter has use_dora False, and this run's True"),
                                ({"target_modules": ["q_proj"]}, "its adapter is on other modules")):  # fmt: skip
             other = text_trainer(tiny_text, tmp_path / "other", peft_config=dataclasses.replace(lora, **changes))
             assert fault in other.resume_fault(str(tmp_path / "lora" / "checkpoint-1"))
+
+    def test_files_that_a_library_refuses_are_a_sentence(self, tiny_text, tmp_path):
+        text_trainer(tiny_text, tmp_path, **SAVING).train()
+        checkpoint = tmp_path / "checkpoint-1"
+        for name in ("optimizer.pt", "model.safetensors"):
+            whole = (checkpoint / name).read_bytes()
+            (checkpoint / name).write_bytes(whole[: len(whole) // 2])
+            trainer = text_trainer(tiny_text, tmp_path, max_steps=2, **SAVING)
+            with pytest.raises(CheckpointError, match=r"checkpoint-1 cannot be loaded \(.*: its files are damaged, or"):
+                trainer.train(resume_from_checkpoint=str(checkpoint))
+            (checkpoint / name).write_bytes(whole)
 
     def test_another_trainers_checkpoint_shows_deepspeed_by_its_files(self, tmp_path):
         alone, sharded = {"processes": 1, "zero_stage": None}, {"processes": 2, "zero_stage": 2}

@@ -73,24 +73,16 @@ class TestDerived:
         args = make(use_cpu=True)
         assert (args.use_cpu, args.bf16) == (True, False)
 
-    @pytest.mark.parametrize(("asked", "steps", "window", "iterations", "saved"), [
-        (5, 4, 1, 1, 8), (8, 4, 1, 1, 8), (5, 2, 2, 1, 5), (3, 1, 1, 2, 4), (7, 4, 2, 2, 8),
-    ])  # fmt: skip
-    def test_saves_fall_where_a_generation_is_used_up(self, make, asked, steps, window, iterations, saved):
-        args = make(
-            save_steps=asked,
-            steps_per_generation=steps,
-            gradient_accumulation_steps=window,
-            num_iterations=iterations,
-        )
-        assert (args.save_steps, args.save_steps_asked) == (saved, asked)
-
 
 REFUSED = {
     "a group of one": ({"think_num": 1, "answer_num": 1}, "think_num=1 and answer_num=1 give a group of one"),
     "a group of one chain": ({"method": "grpo", "num_generations": 1}, "at least 2 generations per prompt"),
     "no thoughts": ({"think_num": 0}, "think_num=0 must be at least 1"),
     "no slots": ({"max_slots": 0}, "max_slots=0 must be at least 1"),
+    "a best model by a loss there is none of": (
+        {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 500},
+        "metric_for_best_model=loss: evaluation gives no such figure; name a task's, .* trajectory-sharerobot/accuracy",
+    ),
     "no rows": ({"per_device_train_batch_size": 0}, "per_device_train_batch_size=0 must be at least 1"),
     "a torn tree": (
         {"per_device_train_batch_size": 24},
@@ -285,7 +277,7 @@ def test_the_start_up_table_marks_where_each_value_comes_from(parse, capsys):
         "answer_num": "default",
     }
     assert {name: table[name] for name in expected} == expected
-    assert lines[-1].strip().startswith("save_steps was 3: raised")
+    assert lines[-1].strip() == "saves and evaluations wait for the end of a generation, which serves 2 steps"
 
 
 def test_agents_whose_rollouts_all_count_as_cut_are_refused():

@@ -35,13 +35,17 @@ def test_sigterm_to_the_launcher_saves_and_ends_well_and_another_layout_is_told(
     assert "SIGTERM: this generation is trained to its end" in log.read_text()
     assert "stopped by SIGTERM after step" in log.read_text() and "Traceback" not in log.read_text()
     checkpoint = checkpoint_to_resume("auto", str(output))
-    assert json.loads((output / checkpoint / "layout.json").read_text()) == {"processes": 2, "zero_stage": 2}
+    layout = json.loads((output / checkpoint / "layout.json").read_text())
+    assert (layout["processes"], layout["zero_stage"], layout["optimizer"]["learning_rate"]) == (2, 2, 4e-4)
 
     alone = [sys.executable, ROOT / "train.py", *DEMO, "--output_dir", output, "--resume", "auto"]
     refused = run(*alone)
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "saved by 2 processes under ZeRO-2, and this run has 1 process without DeepSpeed" in refused.stderr
-    fresh = run(*alone, "--resume_weights_only", "true", "--max_steps", "1", "--save_strategy", "no")
+    mixed = run(*alone, "--resume_weights_only", "true")
+    assert mixed.returncode == 2 and "of an earlier run, which a new one would write over" in mixed.stderr
+    flags = ["--resume", checkpoint, "--resume_weights_only", "true", "--output_dir", tmp_path / "alone"]
+    fresh = run(*alone[:-4], *flags, "--max_steps", "1", "--save_strategy", "no")
     assert fresh.returncode == 0, fresh.stderr[-2000:]
     assert f"weights of {checkpoint}, with a new optimiser, from step 0" in fresh.stdout
 

@@ -73,7 +73,7 @@ def length_reward(completions, **kwargs):
 def text_trainer(tiny_text, folder, rows=4, reward=length_reward, perturb=0.0, **changes) -> GRPOMATrainer:
     """A trainer on a copy of the random text model; `perturb` moves the policy away from its reference."""
     module, model, tokenizer = tiny_text
-    peft_config = changes.pop("peft_config", None)
+    given = {name: changes.pop(name, None) for name in ("peft_config", "eval_dataset")}
     trainer = GRPOMATrainer(
         model=copy.deepcopy(model),
         module=module,
@@ -81,7 +81,7 @@ def text_trainer(tiny_text, folder, rows=4, reward=length_reward, perturb=0.0, *
         reward_funcs=reward,
         args=settings(folder, **changes),
         train_dataset=text_rows(rows) if isinstance(rows, int) else rows,
-        peft_config=peft_config,
+        **given,
     )
     move(trainer.model, perturb)
     return trainer

@@ -1,8 +1,8 @@
 """Checkpoints that are whole or not there, and say what run they belong to.
 
 A checkpoint is written below `.incomplete/` and renamed when every process has written its part, so that a killed run
-never leaves a `checkpoint-N` that lacks something. Beside TRL's files it holds `layout.json` (the processes and the
-sharding whose states it has) and `method_memory.json` (what a method remembers from batch to batch).
+never leaves a `checkpoint-N` that lacks something. Beside TRL's files it holds `layout.json` (the processes, the
+sharding and the optimiser whose states it has) and `method_memory.json` (what a method remembers from batch to batch).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainerCallback
@@ -17,10 +18,12 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
 INCOMPLETE = ".incomplete"
 LAYOUT, MEMORY = "layout.json", "method_memory.json"
+OPTIMIZER = ("optim", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")  # come from its file
+ADAPTER = {"r": "lora_r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}  # with flags
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that could not be written; the sentence says why and what is still there."""
+    """A checkpoint that could not be written or read; the sentence says why, and what is still there."""
 
 
 class WholeCheckpoints:
@@ -80,9 +83,11 @@ class WholeCheckpoints:
             (written / MEMORY).write_text(json.dumps(self.memory), encoding="utf-8")
 
     def layout(self) -> dict:
-        """What the optimiser's and random states of a checkpoint are split by."""
+        """What the optimiser's and random states of a checkpoint are split by, and the settings that lie in them."""
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         known = {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
+        settings = self.args.to_dict()
+        known |= {"optimizer": {name: settings[name] for name in OPTIMIZER}}
         return known | ({"fsdp": True} if self.is_fsdp_enabled else {})
 
     def resume_fault(self, checkpoint: str) -> str | None:
@@ -94,10 +99,37 @@ class WholeCheckpoints:
         fault = adapter_fault(checkpoint, self.model.peft_config) if saved else None
         return fault or layout_fault(checkpoint, self.layout())
 
+    def _determine_best_metric(self, metrics, trial):
+        name = self.args.metric_for_best_model
+        figures = [figure.removeprefix("eval_") for figure in metrics if "/" in figure]
+        if name is not None and name.removeprefix("eval_") not in figures:
+            raise CheckpointError(
+                f"metric_for_best_model={name} is no figure of the evaluation: take {' or '.join(figures)}"
+            )
+        return super()._determine_best_metric(metrics, trial)
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        with _as_one_sentence(checkpoint):
+            super()._load_from_checkpoint(checkpoint, model)
+
     def _load_optimizer_and_scheduler(self, checkpoint):
-        super()._load_optimizer_and_scheduler(checkpoint)
+        with _as_one_sentence(checkpoint):
+            super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
             self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
+
+
+@contextmanager
+def _as_one_sentence(checkpoint: str | None):
+    """What a library raises over a file that is damaged or of another model, as a CheckpointError."""
+    try:
+        yield
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())
+        raise CheckpointError(
+            f"{checkpoint} cannot be loaded ({why[:300]}): its files are damaged, or this run trains another model or "
+            "other parts of it; go on as it was started, or from an earlier checkpoint"
+        ) from error
 
 
 def _cannot_save(what: str, output: Path, why: str) -> CheckpointError:
@@ -111,30 +143,31 @@ def _cannot_save(what: str, output: Path, why: str) -> CheckpointError:
 class SaveAtWindowEnd(TrainerCallback):
     """Puts a save off to the step at which the generation at hand is used up: a checkpoint holds no rollouts.
 
-    Whole numbers of save_steps fall there by themselves (they were raised); shares of a run and epochs may not. The
-    save at the end of a run is not put off.
+    Evaluations wait with the saves, so that the best of them belongs to a checkpoint. The end of a run is not put off.
     """
 
     def __init__(self):
-        self.waiting = False
+        self.waiting = {"should_save": False, "should_evaluate": False}
 
     def on_step_end(self, args, state, control, **kwargs):
-        self._put_off(control, ends=state.global_step % args.window == 0 or control.should_training_stop)
+        ends = state.global_step % args.window == 0 or control.should_training_stop
+        for name, waits in self.waiting.items():
+            wanted = getattr(control, name) or waits
+            setattr(control, name, wanted and ends)
+            self.waiting[name] = wanted and not ends
 
     on_epoch_end = on_step_end
-
-    def _put_off(self, control, ends: bool) -> None:
-        wanted = control.should_save or self.waiting
-        control.should_save, self.waiting = wanted and ends, wanted and not ends
 
 
 def adapter_fault(checkpoint: str, adapters: dict) -> str | None:
     """In what a checkpoint's adapter differs from the run's (name -> LoraConfig), in words; None if in nothing."""
     saved = json.loads((Path(checkpoint) / "adapter_config.json").read_text(encoding="utf-8"))
-    own = adapters.get("default")
-    if own is None or saved.get("r") != own.r:
-        return f"its adapter has lora_r {saved.get('r')}, and this run's {getattr(own, 'r', None)}"
-    modules = [saved.get("target_modules"), own.target_modules]
+    own = adapters["default"].to_dict()
+    for name, flag in ADAPTER.items():
+        there, here = saved.get(name), own.get(name)
+        if there != here:
+            return f"its adapter has {flag} {there}, and this run's {here}"
+    modules = [saved["target_modules"], own["target_modules"]]
     there, here = (names if isinstance(names, str) else set(names or ()) for names in modules)
     return None if there == here else "its adapter is on other modules than this run's (lora_target_modules)"
 
@@ -153,12 +186,14 @@ def layout_fault(checkpoint: str, layout: dict) -> str | None:
         if any(folder.glob("global_step*")) == (layout["zero_stage"] is not None):
             return None
         return "one of the two is under DeepSpeed and the other is not, so its optimiser does not fit"
-    if saved == layout:
-        return None
-    return f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser does not fit"
+    if _words(saved) != _words(layout):
+        return f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser does not fit"
+    there, here = saved.get("optimizer", {}), layout["optimizer"]
+    changed = next((name for name in there if there[name] != here[name]), None)
+    return changed and f"its optimiser has {changed} {there[changed]}, and this run's {here[changed]} would not count"
 
 
 def _words(layout: dict) -> str:
     count, stage = layout["processes"], layout["zero_stage"]
-    sharding = "under FSDP" if layout.get("fsdp") else f"under ZeRO-{stage}" if stage else "without DeepSpeed"
-    return f"{count} process{'es' if count > 1 else ''} {sharding}"
+    sharding = "without DeepSpeed" if stage is None else f"under ZeRO-{stage}"
+    return f"{count} process{'es' if count > 1 else ''} {'under FSDP' if layout.get('fsdp') else sharding}"

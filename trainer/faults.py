@@ -39,7 +39,8 @@ class GradientCheck(TrainerCallback):
             if norm is not None and not math.isfinite(norm):
                 raise StepError(
                     f"step {state.global_step}: the gradient norm is {float(norm):g}, the last records are "
-                    f"{trainer._record_names()}: lower learning_rate and go on from the last checkpoint"
+                    f"{trainer._record_names()}: lower learning_rate and begin with the weights of the last checkpoint "
+                    "(--resume CHECKPOINT --resume_weights_only true, and another output_dir)"
                 )
 
 
