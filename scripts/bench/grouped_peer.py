@@ -1,4 +1,4 @@
-"""The packed step of the PyPI package prefix-grouper: the prompt once, every completion a row of its own behind it.
+"""The packed step of the package prefix-grouper: the prompt once, every completion a row of its own behind it.
 
 It shares the prompt of one group, picture included, and nothing between completions. `pip install prefix-grouper`; the
 training benchmark leaves this side out where it is not installed.

@@ -4,7 +4,7 @@
     python scripts/bench/train_step.py --preset cpu --grow 4 8 16     # packed only: how the cost of a token grows
 
 The peer is the dense call of TRL 1.16: rows of prompt and completion, the picture once a row, the fused LM head on
-both sides; a second one the PyPI package prefix-grouper, where it is installed. Weights, pictures and tokens are
+both sides; a second one the package prefix-grouper, where it is installed. Weights, pictures and tokens are
 random, the architecture is real. On a CPU, times are CPU seconds of the one thread. Peak memory is the growth during
 one step: of a forked child a side on a CPU, of the allocator on a GPU.
 """
