@@ -29,7 +29,7 @@ from config.output import (  # noqa: E402
 from config.parser import RecipeParser  # noqa: E402
 from config.script_arguments import GRPOScriptArguments  # noqa: E402
 from config.startup import print_model, print_prompt, print_settings  # noqa: E402
-from dataset.dataset_grpo import build_dataset, question_types, read_row  # noqa: E402
+from dataset.dataset_grpo import build_dataset, first_records, read_row  # noqa: E402
 from model.checkpoints import load_policy, trainable_report  # noqa: E402
 from model.record_check import check_record  # noqa: E402
 from model.reward_func import RewardError, task_rewards  # noqa: E402
@@ -37,6 +37,7 @@ from model.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.checkpoints import CheckpointError  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from trainer.policies.agent_tree import check_agents  # noqa: E402
 from trainer.tree_attention import language_attention  # noqa: E402
 
 
@@ -135,7 +136,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     )
     train_dataset = build_dataset(manifests, tasks, **data)
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
-    types = question_types(train_dataset, eval_dataset)
+    types = first_records(train_dataset, eval_dataset)
     check_rewards([tasks[name] for name in types], args.thought_end)
     acting = [name for name in types if tasks[name].make_environment is not None]
     if acting and args.method != "tree_grpo" and args.process_index == 0:
@@ -172,6 +173,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         tasks=tasks,
         peft_config=None if model_args.adapter_path else model_args.lora(module, model),
     )
+    if args.method == "tree_grpo":
+        check_agents(args, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
         print_settings(args, provenance)
         print_model(trainable_report(trainer.model, module), dtype, language_attention(model), processor)

@@ -73,10 +73,13 @@ def read_row(row: dict) -> dict:
     return json.loads(row["record"])
 
 
-def question_types(*parts: datasets.Dataset | None) -> list[str]:
-    """The question_types of datasets, each once, in order of first appearance; None stands for no dataset."""
-    rows = (text for part in parts if part is not None for text in part["record"])
-    return list(dict.fromkeys(json.loads(text)["question_type"] for text in rows))
+def first_records(*parts: datasets.Dataset | None) -> dict[str, dict]:
+    """The first record of each question_type of datasets, in order of appearance; None stands for no dataset."""
+    found: dict[str, dict] = {}
+    for text in (text for part in parts if part is not None for text in part["record"]):
+        record = json.loads(text)
+        found.setdefault(record["question_type"], record)
+    return found
 
 
 def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_MAX_FRAMES) -> tuple[list, list]:

@@ -222,7 +222,7 @@ class TestWhatDoesNotGoTogether:
 
         settings = {"tasks": {"broken": task_of(Broken, "broken")}, "environment_args": '{"timeout": "1"}'}
         with pytest.raises(
-            ValueError, match=r"task/broken.py: reset\(\) fails on record 'a' .*'timeout': '1'.*TypeError"
+            ValueError, match=r"task/broken.py: .*reset\(\) fails on record 'a' .*'timeout': '1'.*TypeError"
         ):
             policy_of(Broken, tiny_text, **settings)
 

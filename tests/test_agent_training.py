@@ -52,6 +52,8 @@ def test_steps_change_weights_and_say_what_the_agents_did(tiny_text, tmp_path, a
     assert max(logged(trainer, "agent/invalid_share")) > 0
     assert set(logged(trainer, "tool/errors/timeout")) == {0.0}
     assert min(logged(trainer, "intra/zero_spread")) < 1
+    assert logged(trainer, "completions/clipped_ratio") == logged(trainer, "rollout/cut_share")
+    assert not logged(trainer, "completions/mean_terminated_length")
 
 
 def test_a_retriever_that_dies_in_mid_run_is_counted_and_training_goes_on(tiny_text, tmp_path, acting):

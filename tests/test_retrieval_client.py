@@ -393,3 +393,8 @@ def test_a_cache_that_fails_later_costs_the_cache_only(server, tmp_path, caplog)
 def test_settings_that_do_not_work(settings):
     with pytest.raises(ValueError, match="do not work"):
         HttpRetriever("http://localhost:1", **settings)
+
+
+def test_an_address_with_a_line_break_is_refused_at_once():
+    with pytest.raises(ValueError, match="is no address of a search server"):
+        HttpRetriever("http://localhost:8000/retrieve\n")

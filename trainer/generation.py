@@ -137,6 +137,8 @@ class TreeGeneration:
             output = super()._generate_and_score_completions(inputs)
         finally:
             self.num_generations = self.args.num_generations
+        if args.method == "tree_grpo":
+            self._replace_clipped_ratio()
         return self._add_credit(output)
 
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
@@ -188,6 +190,13 @@ class TreeGeneration:
         if verbose() and self.accelerator.is_main_process:
             print_trees(rollout, rewards[mine], self._tokenizer.decode)
         return output
+
+    def _replace_clipped_ratio(self) -> None:
+        """TRL takes a completion without an end token as cut, but an agent's ends with the tag of its answer."""
+        logged = self._metrics["train"]
+        logged["completions/clipped_ratio"][-1] = logged["rollout/cut_share"][-1]
+        for name in ("mean", "min", "max"):
+            del logged[f"completions/{name}_terminated_length"]  # of those with an end token
 
     def _token_tensor(self, rows: list[list], output: dict, dtype=torch.float32) -> torch.Tensor:
         """(B, T) of one list a row, padded with 0 as the completions are."""

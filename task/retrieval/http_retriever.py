@@ -162,10 +162,13 @@ class _Process:
 
 
 def _address(url: str) -> str:
+    import httpx2
+
     try:
+        httpx2.URL(url)  # refuses what it could not ask, a line break at the end for example
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
-    except ValueError:
+    except (ValueError, httpx2.InvalidURL):
         usable = False
     if not usable:
         raise ValueError(f"{url!r} is no address of a search server: give one such as http://localhost:8000/retrieve.")

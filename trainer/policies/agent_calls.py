@@ -7,7 +7,7 @@ the path (all others). The same calls at the same point are made once; whoever c
 
 from __future__ import annotations
 
-import asyncio
+import copy
 import inspect
 import json
 import threading
@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from task.environment import tools_of
+from trainer.policies.agent_arguments import bound
 from trainer.policies.agent_forms import Action
+from trainer.policies.async_tools import awaited
 
 # What ends a branch: the machinery failed, and the model could do nothing about it.
 FAILURES = (
@@ -27,7 +29,6 @@ FAILURES = (
 # What the model is told and can react to.
 FAULTS = ("unknown_tool", "bad_arguments", "raised")
 MAX_MESSAGE = 300  # characters of an exception the model is shown
-SIMPLE = {"str": str, "int": int, "float": float, "bool": bool, str: str, int: int, float: float, bool: bool}
 
 
 class ToolFailure(Exception):
@@ -100,7 +101,7 @@ class Point:
             if held is not None and hasattr(held, "_fork"):
                 try:
                     return held._fork(), 0
-                except Exception as error:
+                except BaseException as error:
                     raise ToolFailure("fork", str(error)) from error
             self._environment = None
         return (held, 0) if held is not None else self._replay()
@@ -141,9 +142,9 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
     except (TypeError, ValueError) as error:
         return _text(f"Error: {action.tool} cannot be called so: {error}"[:MAX_MESSAGE]), "bad_arguments"
     try:
-        value = tool(**arguments)
-        return parts_of(asyncio.run(value) if inspect.iscoroutine(value) else value), None
-    except (Exception, SystemExit) as error:
+        value = tool(**copy.deepcopy(arguments))  # a tool may change them, and a replay needs them as they were
+        return parts_of(awaited(value) if inspect.isawaitable(value) else value), None
+    except BaseException as error:  # an interruption too is the tool's own: it runs in a thread of its own
         if isinstance(kind := getattr(error, "kind", None), str):
             raise ToolFailure(kind, str(error)) from error
         if isinstance(error, OSError):
@@ -151,30 +152,6 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
             kind = next((name for type_, name in known.items() if isinstance(error, type_)), "io")
             raise ToolFailure(kind, str(error)) from error
         return _text(f"Error: {type(error).__name__}: {error}"[:MAX_MESSAGE]), "raised"
-
-
-def bound(tool: Callable, arguments: dict | str) -> dict:
-    """Arguments by name, simple types checked; a text is what `argument_of` names. Raises TypeError or ValueError."""
-    parameters = inspect.signature(tool).parameters
-    if isinstance(arguments, str):
-        name = argument_of(tool)
-        text = SIMPLE.get(parameters[name].annotation, str) is str
-        arguments = {name: arguments if text else json.loads(arguments)}
-    inspect.signature(tool).bind(**arguments)
-    for name, value in arguments.items():
-        wanted = SIMPLE.get(parameters[name].annotation) if name in parameters else None
-        good = wanted is None or type(value) is wanted or (wanted is float and type(value) is int)
-        if not good:
-            raise TypeError(f"{name} must be {wanted.__name__}, not {type(value).__name__}")
-    return arguments
-
-
-def argument_of(tool: Callable) -> str:
-    """Name of the argument that a tag fills: the only one that has no default. Raises TypeError."""
-    needed = [name for name, one in inspect.signature(tool).parameters.items() if one.default is one.empty]
-    if len(needed) != 1:
-        raise TypeError(f"it needs {len(needed)} arguments, and a tag holds one")
-    return needed[0]
 
 
 def parts_of(value: Any) -> list[dict]:

@@ -68,15 +68,16 @@ class ToolCallForm:
     Args:
         processor: with a chat template that knows tool turns.
         eos: the text of the token that ends a turn.
+        think: the tag of thoughts. A tool's text may hold it as little as an answer's: rewards read both.
 
     Raises ValueError for a template without tool turns.
     """
 
-    names = ["tool_call", "tool_response"]
     stops = ()
 
-    def __init__(self, processor, eos: str):
+    def __init__(self, processor, eos: str, think: str = "think"):
         self.processor, self.eos = processor, eos
+        self.names = ["tool_call", "tool_response", think, "answer"]
         self._frames: dict[int, list[str]] = {}
         self.frame(1)
 

@@ -163,7 +163,7 @@ class AgentStepPolicy:
             taken, fresh = point.act(turn.actions, self.limits.seconds)
         except ToolFailure as error:
             return self._ended("failed", Seen(error=error.kind, seconds=time.monotonic() - started))
-        except (Exception, SystemExit):
+        except BaseException:
             return self._ended("failed", Seen(error="exception", seconds=time.monotonic() - started))
         seconds = time.monotonic() - started
         counts = {"calls": len(turn.actions), "replayed": taken.replayed} if fresh else {"reused": len(turn.actions)}

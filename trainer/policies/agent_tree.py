@@ -12,12 +12,13 @@ from typing import Any
 from task.answer_parsing import thought_tags
 from task.environment import ACTION_FORMS, tools_of
 from task.task_loader import Task
-from trainer.policies.agent_calls import ToolFailure, argument_of
+from trainer.policies.agent_arguments import argument_of
+from trainer.policies.agent_calls import ToolFailure
 from trainer.policies.agent_forms import TagForm, ToolCallForm
 from trainer.policies.agent_observation import Framer
 from trainer.policies.agent_step import AgentStepPolicy, Limits, Shape
 
-_proven: set[tuple] = set()
+_proven: dict[tuple, Any] = {}  # an environment of each task and settings of this process
 
 
 def shape_of(args) -> Shape:
@@ -93,6 +94,23 @@ def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, leng
     return policy_of
 
 
+def check_agents(args, records: dict, held_out: dict, tasks: dict[str, Task], module) -> None:
+    """Makes the policies of one record a task, to train and to evaluate; what cannot work then ends no run half way.
+
+    Args:
+        records, held_out: question_type -> a record.
+
+    Raises ValueError as `agent_policy` does.
+    """
+    limits = {"length": args.max_completion_length, "thought_end": args.thought_end}
+    settings, tokenizer = settings_of(args), module.tokenizer
+    agent_policy(args, [*records.values()], tasks, tokenizer, module, settings, shape=shape_of(args), **limits)
+    policy_of = policies_of_evaluation(args, tasks, tokenizer, module, **limits)
+    for name, record in held_out.items():
+        if tasks[name].make_environment is not None:
+            policy_of(tasks[name], [record])
+
+
 def row_of(record: dict, settings: dict) -> dict:
     """What an environment's reset gets: the record's fields, those of `extra` among them, and the run's settings."""
     own = {key: value for key, value in record.items() if key not in ("extra", "messages")}
@@ -104,33 +122,37 @@ def _started(task: Task, record: dict, settings: dict) -> Any:
     try:
         environment = task.make_environment()
         environment.reset(**row_of(record, settings))
-    except Exception as error:
+    except BaseException as error:
         raise ToolFailure("reset", f"{type(error).__name__}: {error}") from error
     return environment
 
 
 def _proof(task: Task, record: dict, settings: dict) -> Any:
-    """An environment of the task; the first of a process is also started, so that wrong settings end the run."""
-    environment = task.make_environment()
-    key = (task.path, repr(sorted(settings.items())))
+    """An environment of the task, started once in a process, so that wrong settings end the run."""
+    key = (task.path, task.make_environment, repr(sorted(settings.items())))
     if key not in _proven:
+        _proven[key] = _proved(task, record, settings)
+    return _proven[key]
+
+
+def _proved(task: Task, record: dict, settings: dict) -> Any:
+    try:
+        environment = task.make_environment()
         _warn_of_unread(task, environment, settings)
-        try:
-            said = environment.reset(**row_of(record, settings))
-        except ValueError:
-            raise
-        except Exception as error:
-            raise ValueError(
-                f"{task.path}: reset() fails on record {record['id']!r} with environment_args {settings} "
-                f"({type(error).__name__}: {error}): correct them, or the task file"
-            ) from error
-        if said is not None:
-            raise ValueError(
-                f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
-                "into the record's question, and return None"
-            )
-        _check_fork(task, environment)
-        _proven.add(key)
+        said = environment.reset(**row_of(record, settings))
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{task.path}: make_environment() or reset() fails on record {record['id']!r} with environment_args "
+            f"{settings} ({type(error).__name__}: {error}): correct them, or the task file"
+        ) from error
+    if said is not None:
+        raise ValueError(
+            f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
+            "into the record's question, and return None"
+        )
+    _check_fork(task, environment)
     if not tools_of(environment):
         raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
     return environment
@@ -180,7 +202,7 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
             "apart, or give their environments the same action_form and tags"
         )
     if "tool_calls" in forms.values():
-        return _tool_call_form(samples, tokenizer, module)
+        return _tool_call_form(samples, tokenizer, module, think)
     tools = {name for environment in samples.values() for name in tools_of(environment)}
     form = TagForm(sorted(tools), think, next(iter(tags.values())))
     for question_type, environment in samples.items():
@@ -210,7 +232,7 @@ def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
         raise ValueError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
 
 
-def _tool_call_form(samples: dict[str, Any], tokenizer, module) -> ToolCallForm:
+def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> ToolCallForm:
     """The chat template's form; ValueError where the template does not show the model its tools."""
     marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
     if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
@@ -218,4 +240,4 @@ def _tool_call_form(samples: dict[str, Any], tokenizer, module) -> ToolCallForm:
             f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: take a "
             "model whose template does, or environments with action_form 'tags'"
         )
-    return ToolCallForm(module.processor, tokenizer.eos_token)
+    return ToolCallForm(module.processor, tokenizer.eos_token, think)
