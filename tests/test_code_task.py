@@ -95,6 +95,52 @@ def test_a_hostile_program_scores_zero_and_leaves_nothing(name, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+LIAR = "class Liar:\n    def __eq__(self, other): return True\n    __hash__ = lambda self: 4\n"
+CHEATS = {
+    "equal to anything": LIAR + "f = lambda x: Liar()",
+    "an int that is equal to anything": LIAR.replace("Liar:", "Liar(int):") + "f = lambda x: Liar(0)",
+    "the standard library's own liar": "from unittest.mock import ANY\nf = lambda x: ANY",
+    "other builtins": "import builtins\nbuiltins.abs = lambda x: 0\nf = lambda x: 0",
+    "an exec that does nothing": "import builtins\nbuiltins.exec = lambda *a: None\nf = lambda x: 0",
+    "a forged report": "import os\nwrite = os.write\nos.write = lambda to, text: write(to, text[:-1] + b'2')\n"
+    "f = lambda x: 0",
+}
+
+
+@pytest.mark.parametrize("name", CHEATS)
+def test_a_program_that_cheats_the_asserts_fails_them(name):
+    tests = {"tests": ["assert f(2) == 4", "assert abs(f(2) - 4) < 1e-6"]}
+    score, logged = accuracy_reward(said(CHEATS[name]), tests)
+    assert (score, logged["passed"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("wrapped", ["[Liar()]", "{'a': (1, [Liar()])}", "{Liar()}"])
+def test_a_liar_is_found_inside_what_a_program_returns(wrapped):
+    right = {"[Liar()]": "[4]", "{Liar()}": "{4}"}.get(wrapped, "{'a': (1, [4])}")
+    assert accuracy_reward(said(LIAR + f"f = lambda x: {wrapped}"), {"tests": [f"assert f(2) == {right}"]})[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    ("program", "test"),
+    [
+        ("from fractions import Fraction\nf = Fraction", "assert f(2) == 2 and 2 in [f(2)]"),
+        (
+            "from collections import namedtuple\nP = namedtuple('P', 'a b')\nf = lambda x: P(x, x)",
+            "assert f(2) == (2, 2)",
+        ),
+        (
+            "class P:\n    def __init__(self, a): self.a = a\n    def __eq__(self, o): return self.a == o.a\nf = P",
+            "assert f(2) == P(2) != f(3)",
+        ),
+        ("def f(x):\n    own = [x]\n    own.append(own)\n    return own", "assert f(2)[0] == 2 and f(2) != 3"),
+        ("import numpy as np\nf = lambda x: np.array([x])", "assert (f(2) == [2]).all() and f(2) == 2"),
+        ("f = lambda x: [[i] for i in range(10**5)]", "assert f(2) == [[i] for i in range(10**5)]"),
+    ],
+)
+def test_honest_objects_are_compared_as_they_are(program, test):
+    assert accuracy_reward(said(program), {"tests": [test]})[0] == 1.0
+
+
 @pytest.mark.parametrize("name", OUTSIDE)
 def test_writing_outside_its_folder_leaves_no_file(name):
     score, _ = accuracy_reward(said(GOOD + OUTSIDE[name]), TESTS)

@@ -5,9 +5,12 @@ child for each run, watches clock and output, and ends; the kernel then ends wha
 standard library, so that it starts in a moment.
 """
 
+import ast
+import builtins
 import contextlib
 import ctypes
 import io
+import itertools
 import json
 import os
 import resource
@@ -23,6 +26,9 @@ MEMORY_BYTES = 1 << 30  # address space of a process
 FILE_BYTES = 16 << 20
 OUTPUT_BYTES = 1 << 20  # standard output and error of a run
 OPEN_FILES, PROCESSES = 64, 16
+HONEST = "__honest__"  # a name in the tests
+PLAIN = (bool, int, float, complex, str, bytes, type(None))
+DEEPEST, MOST_ITEMS = 4, 1_000  # of lists in lists, and of one list, that are looked at for liars
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 NO_NEW_PRIVILEGES, SUBREAPER, PARENT_DEATH_SIGNAL = 38, 36, 1
@@ -86,13 +92,17 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
 
     def program(report: int) -> None:
         passed, space = 0, {"__name__": "solution"}
+        write, names = os.write, dict(vars(builtins))
         exec(compile(job["setup"], "setup", "exec"), space)
         exec(compile(job["source"], "program", "exec"), space)
+        vars(builtins).update(names)  # a program may have put others in their place
+        space[HONEST] = honest
         for number, test in enumerate(job["tests"]):
             with contextlib.suppress(BaseException):
-                exec(compile(test, f"test {number}", "exec"), space)
+                checked = ast.fix_missing_locations(HonestSides().visit(ast.parse(test)))
+                exec(compile(checked, f"test {number}", "exec"), space)
                 passed += 1
-        os.write(report, f"{secret} {passed}".encode())
+        write(report, f"{secret} {passed}".encode())
 
     status, _, report = run(program, b"", job["cpu"], deadline, isolated)
     said, _, passed = report.decode("utf-8", "replace").partition(" ")
@@ -100,6 +110,32 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
     if status == "ok" and not known:
         status = "crash"
     return {"status": status, "passed": int(passed) if known else 0, "total": len(job["tests"])}
+
+
+class HonestSides(ast.NodeTransformer):
+    """Hands both sides of every comparison of a test to `honest` first."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+        self.generic_visit(node)
+        sides = [ast.Call(ast.Name(HONEST, ast.Load()), [side], []) for side in (node.left, *node.comparators)]
+        return ast.Compare(sides[0], node.ops, sides[1:])
+
+
+def honest(value, depth: int = 0):
+    """The value itself; AssertionError where it, or an item in it, says it equals an object that is nothing like it."""
+    if type(value) in PLAIN or depth > DEEPEST:
+        return value
+    lies = False
+    with contextlib.suppress(Exception):  # of an __eq__ that cannot compare with everything
+        lies = (value == object()) is True
+    if lies:
+        raise AssertionError("it says it equals anything")
+    if isinstance(value, list | tuple | set | frozenset | dict):
+        for item in itertools.islice(value, MOST_ITEMS):
+            honest(item, depth + 1)
+            if isinstance(value, dict):
+                honest(value[item], depth + 1)
+    return value
 
 
 def with_cases(job: dict, deadline: float, isolated: bool) -> dict:

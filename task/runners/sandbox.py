@@ -6,8 +6,10 @@ allows it (Linux with user namespaces and Landlock, no privileges needed) there 
 processes, which end with the sandbox, and no writing outside the folder. `isolation()` says what holds here; where
 namespaces are refused, sockets are refused by Python alone and left-over processes are looked for and killed.
 
-It guards against what a policy under training writes, not against an attacker: files of the machine can be read, and a
-program that inspects the checker's frames can cheat.
+It guards against what a policy under training writes, not against an attacker. Objects that call themselves equal to
+anything fail the test they are compared in, and other builtins than Python's own are put back before the tests; but
+files of the machine can be read, and a program that inspects the checker's frames, or names a function of its own like
+one the tests call, can cheat.
 """
 
 import contextlib
