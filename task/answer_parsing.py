@@ -29,6 +29,9 @@ _ASCII |= dict.fromkeys((0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), 
 # Marks of width zero, of direction and of byte order: nobody sees them.
 INVISIBLE = dict.fromkeys((*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
 _ASCII |= INVISIBLE
+# Hyphens, en dash and minus; the quotation marks that word processors put in.
+TYPOGRAPHY = dict.fromkeys((0x2010, 0x2011, 0x2013, 0x2212), "-")
+TYPOGRAPHY |= dict.fromkeys((0x2018, 0x2019), "'") | dict.fromkeys((0x201C, 0x201D, 0xAB, 0xBB), '"')
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
 _PYTHON = [
@@ -155,21 +158,24 @@ def normal_text(text: str) -> str:
 
 
 def compatible(text: str) -> str:
-    """Unicode NFKC without invisible marks, and with at most 30 marks on a character (Unicode's own limit, UAX 15).
+    """Unicode NFKC with a typewriter's dashes and quotation marks, and without characters that cannot be seen.
 
-    Python sorts the marks of a character by insertion, so a text of nothing but marks would cost a time that grows with
-    its square: half a minute for 100 kB.
+    No more than 30 marks on a character (Unicode's own limit for streams, UAX 15): Python sorts them by insertion, so a
+    text of nothing but marks would cost a time that grows with its square, half a minute for 100 kB.
+
+    >>> compatible("ｉｔ’s −5\u200b")
+    "it's -5"
     """
     if text.isascii():
         return text
     kept, marks = [], 0
-    for char in text.translate(INVISIBLE):
+    for char in text:
         # The first character it decomposes into: some marks are of class 0 themselves.
         is_mark = unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
         marks = marks + 1 if is_mark else 0
         if marks <= MOST_MARKS:
             kept.append(char)
-    return unicodedata.normalize("NFKC", "".join(kept))
+    return unicodedata.normalize("NFKC", "".join(kept)).translate(INVISIBLE | TYPOGRAPHY)
 
 
 def _plain(text: str | None) -> str | None:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from task.answer_parsing import compatible
 from task.text_parsing import unmarked
 
-_SIGNS = {"−": "-", "–": "-", "·": "\\cdot ", "°": "^\\circ ", "∞": "\\infty ", "⁄": "/", "**": "^", "\\sqrt(": "sqrt("}
+_SIGNS = {"·": "\\cdot ", "°": "^\\circ ", "∞": "\\infty ", "⁄": "/", "**": "^", "\\sqrt(": "sqrt("}
 _SUPERSCRIPTS = re.compile("[²³¹⁰ⁱ⁴-ⁿ]+")
 _SUBSCRIPTS = re.compile("[₀-₎ₐ-ₜ]+")
 _VULGAR_FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")

@@ -33,6 +33,11 @@ NAME = "ocr-vqa"
         ("(5).", "5", 0.0, True),
         ("Ｃａｆｅ\u0301", ["café"], 1.0, True),
         (12, "12", 1.0, True),
+        ("\u22125", "-5", 1.0, True),
+        ("2012\u20132013", "2012-2013", 1.0, True),
+        ("It\u2019s", "it's", 1.0, True),
+        ("\u201cblack\u201d", "black", 0.7143, True),
+        ("\u200fblack\u200b", "black", 1.0, True),
     ],
 )
 def test_known_values(answer, wanted, similarity, exact):
