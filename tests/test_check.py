@@ -74,7 +74,7 @@ def test_every_problem_is_listed_at_once(check, tmp_path, capsys):
     assert len(listed) == 7
     for words in (
         "record 'cut': picture",
-        "none.png does not exist",
+        "none.png' does not exist",
         f"did you mean '{TYPE}'",
         "'twin' is taken",
         "slots",
