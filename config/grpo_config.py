@@ -34,7 +34,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         metadata={
             "help": "Training method: grpo (G chains), grpo_ma (K thoughts x M answers), tree_grpo (agent steps that "
             "branch), or tree_adv (chains that fork where the model is unsure).",
-            "choices": ["grpo", "grpo_ma", "tree_grpo", "tree_adv"],
+            "choices": list(PRESETS),
         },
     )
     think_num: int = field(default=4, metadata={"help": "K, thoughts a prompt and process (grpo_ma)."})
@@ -173,11 +173,15 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         default=None,
         metadata={"help": "Rows (leaves) a micro-batch, a multiple of num_generations. Default: one tree."},
     )
-    learning_rate: float | None = field(default=None, metadata={"help": "Default: the method's preset (1e-5)."})
+    learning_rate: float | None = field(
+        default=None, metadata={"help": "Default: the method's preset (1e-5; tree_grpo 1e-6)."}
+    )
     loss_type: str | None = field(
         default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."}
     )
-    beta: float | None = field(default=None, metadata={"help": "KL coefficient. Default: the method's preset (0)."})
+    beta: float | None = field(
+        default=None, metadata={"help": "KL coefficient. Default: the method's preset (0; tree_grpo 0.001)."}
+    )
     router_aux_loss_coef: float | None = field(
         default=0.0, metadata={"help": "Must stay 0: the load-balancing loss of experts is not computed on trees."}
     )
@@ -239,10 +243,8 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         )
 
     def _check_tree(self):
-        if self.method not in PRESETS:
-            raise ValueError(f"method={self.method!r} is unknown: choose one of {', '.join(PRESETS)}")
         rules = ("on_long_prompt", "on_bad_media", "on_non_finite")
-        check_choices(self, ("objective", "shared_token_weight", "prefix_sharing", *rules))
+        check_choices(self, ("method", "objective", "shared_token_weight", "prefix_sharing", *rules))
         check_ranges(self)
         parse_log_trees(self.log_trees)
         if self.method == "tree_grpo":

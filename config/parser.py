@@ -11,6 +11,8 @@ from collections.abc import Sequence
 import trl
 import yaml
 
+from dataset.unique_keys import UniqueKeyLoader
+
 
 class RecipeParser(trl.TrlParser):
     """`--config recipe.yaml --flag value`: the recipe's keys become flags that stand before the user's own.
@@ -28,7 +30,7 @@ class RecipeParser(trl.TrlParser):
         """Dataclass instances in the order of the types given; ends the process with status 2 on a user's mistake."""
         argv = list(sys.argv[1:] if argv is None else argv)
         recipe, argv = self._take_recipe(argv)
-        flags = self._as_flags(recipe, argv) if recipe else []
+        flags = self._as_flags(recipe) if recipe else []
         for source, words in (("recipe", flags), ("flag", argv)):
             self.provenance |= {w.split("=")[0][2:].replace("-", "_"): source for w in words if w.startswith("--")}
         namespace, unknown = self.parse_known_args([*flags, *argv])
@@ -63,10 +65,10 @@ class RecipeParser(trl.TrlParser):
             self.error(f"--config was given {len(paths)} times ({', '.join(paths)}): give one recipe and flags")
         return (paths[0] if paths else None), rest
 
-    def _as_flags(self, path: str, argv: Sequence[str]) -> list[str]:
+    def _as_flags(self, path: str) -> list[str]:
         try:
             with open(path, encoding="utf-8") as file:
-                recipe = yaml.load(file, Loader=_UniqueKeyLoader)
+                recipe = yaml.load(file, Loader=UniqueKeyLoader)
         except (OSError, UnicodeDecodeError) as error:
             self.error(f"recipe {path} cannot be read: {getattr(error, 'strerror', 'it is not UTF-8')}")
         except yaml.YAMLError as error:
@@ -100,16 +102,3 @@ class RecipeParser(trl.TrlParser):
 
 def _text(value) -> str:
     return json.dumps(value) if isinstance(value, (dict, list)) else str(value)
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice, which YAML itself lets the last one win."""
-
-    def construct_mapping(self, node, deep=False):
-        seen = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=deep)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", key_node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)

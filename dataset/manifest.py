@@ -21,6 +21,8 @@ from pathlib import Path
 
 import yaml
 
+from dataset.unique_keys import UniqueKeyLoader
+
 KEYS = ("json_path", "sampling_strategy", "data_root", "data_modality")
 MODALITIES = ("text", "image", "video")
 STRATEGY = re.compile(r"(first|end|random):(\d+|\d+(?:\.\d+)?%)")
@@ -94,7 +96,7 @@ def _read_manifest(path: Path, image_root) -> list[Source]:
             f"{path} is a record file, not a manifest: name it as json_path in a YAML file with a `datasets:` list."
         )
     try:
-        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=_NoDuplicateKeys)
+        content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ValueError(
             f"manifest {path} is not valid YAML ({' '.join(str(error).split())}): correct it there."
@@ -157,14 +159,3 @@ def _check_strategy(strategy: str, place: str) -> None:
 def _absolute(path: str | os.PathLike, folder: Path) -> Path:
     # abspath, not resolve(): links stay as the user named them.
     return Path(os.path.abspath(folder / Path(path).expanduser()))
-
-
-class _NoDuplicateKeys(yaml.SafeLoader):
-    """A second `datasets:` or `json_path:` would silently replace the first."""
-
-    def construct_mapping(self, node, deep=False):
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)

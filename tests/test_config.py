@@ -251,6 +251,7 @@ class TestParser:
             ("think_num: 1\nanswer_num: 1\n", (), "give a group of one completion"),
             ("- think_num\n", (), "must be a YAML mapping of names to values, got list"),
             ("think_num: [1\n", (), "is not valid YAML"),
+            ("? [think_num]\n: 1\n", (), "found unhashable key"),
             ("{}\n", ("--config", "other.yaml"), "--config was given 2 times"),
             (None, ("--config", "absent.yaml"), "recipe absent.yaml cannot be read: No such file"),
             (None, ("--config",), "--config needs the path of a YAML recipe"),
