@@ -110,6 +110,14 @@ def test_licence_is_the_whole_apache_text_and_notice_names_what_we_stand_on():
         assert name in notice
 
 
+def test_a_report_carries_the_licence_of_what_it_copies():
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from report.page import render_page
+
+    licence = (ROOT / "scripts" / "report" / "page_files" / "vendor" / "uPlot.LICENSE").read_text(encoding="utf-8")
+    assert licence in render_page("a run", {}, "")
+
+
 def test_readme_names_only_files_that_exist():
     for page in ("README.md", "scripts/README.md"):
         text = (ROOT / page).read_text(encoding="utf-8")

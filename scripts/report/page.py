@@ -49,7 +49,8 @@ def page_content(sources: list[Source], tasks: dict, thumbnails: Thumbnails | No
 
 def render_page(title: str, content: dict, blob: str, live: bool = False) -> str:
     """The HTML of a page. A live page asks its own server for news, any other may connect to nothing."""
-    scripts = [_read("vendor/uPlot.iife.min.js"), '"use strict";\n' + "\n".join(map(_read, SCRIPTS))]
+    charts = f"/*\n{_read('vendor/uPlot.LICENSE')}*/\n" + _read("vendor/uPlot.iife.min.js")  # a page is a copy of it
+    scripts = [charts, '"use strict";\n' + "\n".join(map(_read, SCRIPTS))]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = [
         "default-src 'none'",
