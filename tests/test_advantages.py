@@ -8,6 +8,7 @@ import pytest
 from trainer.advantages.groups import standardise
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.thought_answer import thought_answer
+from trainer.advantages.totals import row_totals
 
 NAN = float("nan")
 
@@ -50,6 +51,35 @@ class TestLeafGroup:
     def test_an_infinite_reward_is_refused(self, bad):
         with pytest.raises(ValueError, match="inf is not finite: a reward must be a finite number or None"):
             standardise([1.0, bad], [0, 0])
+
+
+class TestTotals:
+    def totals(self, values, weights=(1, 1), prompts=None, judges=(True, True)):
+        prompts = [0] * len(values) if prompts is None else prompts
+        return row_totals(values, weights, prompts, judges).tolist()
+
+    def test_a_row_that_its_judge_could_not_score_is_no_wrong_answer(self):
+        """Form 1 and a lost verifier would sum to the 1 of form 1 and a wrong answer."""
+        values = [[1, 1], [1, NAN], [1, 0], [0, 0]]
+        assert self.totals(values) == pytest.approx([2, NAN, 1, 0], nan_ok=True)
+        advantages = leaf_group(self.totals(values), [0] * 4)
+        assert advantages == pytest.approx([1, 0, 0, -1], abs=1e-3)
+
+    def test_a_judge_that_scores_no_row_of_a_prompt_does_not_apply_there(self):
+        values = [[1, NAN], [0, NAN], [1, 1], [1, NAN]]
+        assert self.totals(values, prompts=["b", "b", "a", "a"]) == pytest.approx([1, 0, 2, NAN], nan_ok=True)
+
+    def test_other_functions_may_abstain_on_any_row(self):
+        assert self.totals([[1, 1], [1, NAN], [NAN, NAN]], judges=(True, False))[:2] == [2, 1]
+
+    def test_a_function_without_weight_makes_no_row_worth_zero(self):
+        values = [[1, 1], [1, NAN], [NAN, 0]]
+        for judges in ((True, True), (False, False)):
+            assert self.totals(values, (0, 2), judges=judges) == pytest.approx([2, NAN, 0], nan_ok=True)
+
+    def test_no_row_and_no_value(self):
+        assert row_totals(np.zeros((0, 2)), [1, 1], [], [True, True]).tolist() == []
+        assert self.totals([[NAN, NAN]] * 2) == pytest.approx([NAN, NAN], nan_ok=True)
 
 
 class TestThoughtAnswer:

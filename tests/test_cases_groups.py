@@ -6,8 +6,10 @@ import random
 import statistics
 
 import pytest
+from test_reward_func import make_task
 from trainer_cases import logged, script, settings, text_rows, text_trainer, thought_tree
 
+from model.reward_func import task_rewards
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.thought_answer import thought_answer
 
@@ -131,11 +133,33 @@ def test_a_function_that_abstains_everywhere_changes_no_total_and_no_mean(tiny_t
 
     trainer = text_trainer(tiny_text, tmp_path, rows=1, reward=[some, none])
     trainer.train()
-    assert trainer._row_rewards().tolist() == pytest.approx([1.0, NAN, 0.0, NAN], nan_ok=True)
+    assert trainer._row_rewards(trainer._row_groups()[0]).tolist() == pytest.approx([1.0, NAN, 0.0, NAN], nan_ok=True)
     assert trainer._buffered_inputs[0]["answer_advantages"].tolist() == pytest.approx([0.7070, 0, -0.7070, 0], abs=1e-3)
     assert logged(trainer, "reward") == [0.5]
     assert logged(trainer, "rewards/none/mean") == [None]
     assert all(value is None or math.isfinite(value) for value in trainer.state.log_history[0].values())
+
+
+def test_a_completion_that_its_task_fails_to_score_leaves_the_group(tiny_text, tmp_path, monkeypatch):
+    """In form like its siblings, it would else stand there with the total of a wrong answer."""
+    tree = [[[301], [302]], [[[303], [304]], [[305], [306]]]]
+    script(monkeypatch, lambda prompt_id, policy: thought_tree(prompt_id, *tree))
+    scores = iter([1.0, ZeroDivisionError, 0.0, 0.0])
+
+    def accuracy(completion, sol, **kw):
+        score = next(scores)
+        if score is ZeroDivisionError:
+            raise score
+        return score
+
+    task = make_task("test", accuracy=accuracy, form=lambda completion, sol, **kw: 1.0)
+    trainer = text_trainer(tiny_text, tmp_path, rows=1, reward=task_rewards({"test": task}))
+    trainer.train()
+    rewards = trainer._row_rewards(trainer._row_groups()[0])
+    assert rewards.tolist() == pytest.approx([2.0, NAN, 1.0, 1.0], nan_ok=True)
+    advantages = trainer._buffered_inputs[0]["answer_advantages"]
+    assert advantages.tolist() == pytest.approx([1.1547, 0, -0.5773, -0.5773], abs=1e-3)
+    assert logged(trainer, "rewards/accuracy_reward/failed") == [1.0]
 
 
 def test_the_rewards_see_what_was_sampled_and_nothing_of_the_prompt(tiny_text, tmp_path, monkeypatch):

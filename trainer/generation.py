@@ -13,6 +13,8 @@ import torch
 from accelerate.utils import gather_object
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
 
+from model.reward_func import TaskReward
+from trainer.advantages.totals import row_totals
 from trainer.credit import leaf_values, token_values
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
@@ -156,8 +158,9 @@ class TreeGeneration:
     def _add_credit(self, output: dict) -> dict:
         """TRL's output with the method's advantages, the parts of the objective and the row ids."""
         rollout, args, method = self._rollout, self.args, METHODS[self.args.method]
-        rewards = self._row_rewards()
-        all_rows = Rows(rewards, *self._row_groups())
+        groups = self._row_groups()
+        rewards = self._row_rewards(groups[0])
+        all_rows = Rows(rewards, *groups)
         credit = method.credit(all_rows, args)
         correlation = length_correlation(credit.leaf, all_rows.lengths)
         for name, value in (credit.metrics | {"advantages/length_correlation": correlation}).items():
@@ -203,11 +206,10 @@ class TreeGeneration:
         width = output["completion_ids"].size(1)
         return self._tensor([row + [0] * (width - len(row)) for row in rows], dtype)
 
-    def _row_rewards(self) -> np.ndarray:
-        """(N,) weighted sum of the reward functions that did not abstain; NaN where all did."""
-        per_func = self._rewards_per_func.double()
-        rewards = (per_func * self.reward_weights.to(per_func)).nansum(dim=1)
-        return rewards.masked_fill(per_func.isnan().all(dim=1), torch.nan).cpu().numpy()
+    def _row_rewards(self, prompts: np.ndarray) -> np.ndarray:
+        """(N,) one reward a row, NaN for a row without: `row_totals`. A task's own rewards are the judges."""
+        judges = [isinstance(function, TaskReward) for function in self.reward_funcs]
+        return row_totals(self._rewards_per_func.cpu(), self.reward_weights.cpu(), prompts, judges)
 
     def _row_groups(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """(N,) prompt, group, closed flag and length of every row of all processes, by explicit ids."""
