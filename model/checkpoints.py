@@ -13,6 +13,10 @@ from model.vlm_module import TOWERS, VLMModule, unloadable
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
 
+class AdapterError(ValueError):
+    """An adapter that cannot be used, in a sentence: others of the same run may be sound."""
+
+
 def load_policy(
     name_or_path: str | None,
     adapter_path: str | None = None,
@@ -66,7 +70,7 @@ def adapter_base(path: str | Path) -> str:
 def load_adapter(model, path: str | Path, trainable: bool = False):
     """The model with the LoRA adapter of a folder on it, every weight in its place, as a PeftModel.
 
-    Raises ValueError where the folder is no LoRA adapter, where its weights and the model's places for them differ in
+    Raises AdapterError where the folder is no LoRA adapter, where its weights and the model's places for them differ in
     name or shape (another base, another library version), where the adapter was never trained (lora_B all zero), and
     where its weights are not numbers.
     The library itself only warns in these cases, and the base model would be measured instead.
@@ -76,23 +80,26 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
 
     settings = _adapter_settings(path)
     if settings.get("peft_type") != "LORA":
-        raise ValueError(f"{path} is an adapter of type {settings.get('peft_type')}: only LORA adapters are supported.")
+        raise AdapterError(
+            f"{path} is an adapter of type {settings.get('peft_type')}: only LORA adapters are supported."
+        )
     config = PeftConfig.from_pretrained(str(path))
     config.inference_mode = not trainable
     try:
         weights = load_peft_weights(str(path), device="cpu")
     except Exception as error:
-        raise ValueError(unloadable(str(path), "adapter", error)) from error
+        raise AdapterError(unloadable(str(path), "adapter", error)) from error
     origin = f"{path} (an adapter of {settings.get('base_model_name_or_path')}) does not fit {type(model).__name__}"
     try:
         peft_model = get_peft_model(model, config)
-    except ValueError as error:
-        raise ValueError(f"{origin}: {error} Give the base model it was trained on.") from error
-    places = get_peft_model_state_dict(peft_model, save_embedding_layers=False)
+    except (ValueError, TypeError) as error:
+        raise AdapterError(f"{origin}: {error} Give the base model it was trained on.") from error
+    own_embedding = any(".base_layer." in name for name in weights)  # an adapter on the embedding is saved with it
+    places = get_peft_model_state_dict(peft_model, save_embedding_layers=own_embedding)
     fault = _mismatch(weights, places) or _not_a_number(weights) or _untrained(weights)
     if fault:
         peft_model.unload()
-        raise ValueError(f"{origin}: {fault}")
+        raise AdapterError(f"{origin}: {fault}")
     set_peft_model_state_dict(peft_model, weights)
     return peft_model
 
@@ -113,16 +120,16 @@ def _adapter_settings(path: str | Path) -> dict:
     file = folder / "adapter_config.json"
     if not file.exists():
         if (folder / "config.json").exists():
-            raise ValueError(f"{path} is a whole model, not an adapter: pass it as --model_name_or_path.")
-        raise ValueError(f"{path} has no adapter_config.json: give the folder that a LoRA training saved.")
+            raise AdapterError(f"{path} is a whole model, not an adapter: pass it as --model_name_or_path.")
+        raise AdapterError(f"{path} has no adapter_config.json: give the folder that a LoRA training saved.")
     if not any((folder / f"adapter_model.{ending}").exists() for ending in ("safetensors", "bin")):
-        raise ValueError(f"{path} has an adapter_config.json but no weights: the save was cut off; take another one.")
+        raise AdapterError(f"{path} has an adapter_config.json but no weights: the save was cut off; take another one.")
     try:
         settings = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ValueError(f"{file} is not JSON ({error}): take another checkpoint.") from error
+        raise AdapterError(f"{file} is not JSON ({error}): take another checkpoint.") from error
     if not isinstance(settings, dict):
-        raise ValueError(f"{file} must hold a JSON object, not a {type(settings).__name__}: take another checkpoint.")
+        raise AdapterError(f"{file} must hold a JSON object, not a {type(settings).__name__}: take another checkpoint.")
     return settings
 
 

@@ -24,6 +24,8 @@ def item(id, accuracy, answer="a", status="ok", question_type="t", format=1.0, l
         "format": format,
         "status": status,
         "length": length,
+        "tokens": 3,
+        "record": {},
     }
 
 
@@ -97,23 +99,32 @@ def test_load_errors_and_abstentions_leave_the_pairs():
     assert (result["accuracy"]["n"], result["format"]["n"]) == (1, 2)
 
 
+LINE = json.dumps(item("x", 1.0))
+
+
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ('{"id": "x"}\n{"id": "x"}\n', "line 2: id 'x' is there twice"),
-        ('{"id": "x"}\n{"id": "y', "line 2: not a JSON object with an id"),
-        ("[]\n", "line 1: not a JSON object"),
+        (f"{LINE}\n{LINE}\n", "line 2: id 'x' is there twice"),
+        (f"{LINE}\n{LINE[:40]}", "line 2: not a prediction of eval.py"),
+        ("[]\n", "line 1: not a prediction"),
+        ('{"id": "x", "accuracy": 1.0}\n', "line 1: not a prediction"),
+        (LINE.replace("1.0", '"high"'), "line 1: not a prediction"),
+        (LINE.replace('"x"', '["x"]'), "line 1: not a prediction"),
+        (LINE.encode("utf-16"), "line 1: not a prediction"),
         ("\n", "holds no predictions"),
     ],
 )
 def test_broken_files_give_one_sentence(tmp_path, capsys, content, words):
-    (tmp_path / "predictions.jsonl").write_text(content)
+    content = content if isinstance(content, bytes) else content.encode()
+    (tmp_path / "predictions.jsonl").write_bytes(content)
     assert script.main([str(tmp_path), str(tmp_path)]) == 2
     assert words in capsys.readouterr().err
 
 
 def test_a_line_separator_inside_a_string_is_no_line_end(tmp_path):
-    (tmp_path / "p.jsonl").write_text('{"id": "x", "completion": "one\u2028two"}\n', encoding="utf-8")
+    line = json.dumps(item("x", 1.0) | {"completion": "one\u2028two"}, ensure_ascii=False)
+    (tmp_path / "p.jsonl").write_text(f"\ufeff{line}\r\n", encoding="utf-8")  # and a Windows editor's marks are none
     assert script.read_predictions(str(tmp_path / "p.jsonl"))["x"]["completion"] == "one\u2028two"
 
 

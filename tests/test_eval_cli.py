@@ -17,14 +17,14 @@ from scripts.eval import eval as script
 
 @pytest.fixture
 def manifest(tmp_path):
-    """Six trajectory records with pictures of several sizes, a lone surrogate in the second question."""
+    """Six trajectory records with pictures of several sizes, odd characters in the second."""
     records = []
     for i in range(6):
         size = (84 + 14 * (i % 3), 84 + 28 * (i % 2))
         Image.new("RGB", size, (40 * i, 90, 120)).save(tmp_path / f"{i}.png")
         record = {"id": f"r{i}", "image": f"{i}.png", "question": "Move to the red cube." + " Now." * (i % 4)}
         records.append(record | {"question_type": "trajectory-sharerobot", "answer": [[10.0, 20.0], [50.0, 45.0]]})
-    records[1]["note"] = "\ud800 \u2028 \u00e9"
+    records[1]["note"] = "\u2028 \u00e9"
     (tmp_path / "data.json").write_text(json.dumps(records))
     source = {"json_path": "data.json", "data_root": ".", "data_modality": "image", "sampling_strategy": "all"}
     (tmp_path / "data.yaml").write_text(json.dumps({"datasets": [source]}))
@@ -62,7 +62,7 @@ def test_writes_a_line_a_record_and_metrics_by_task_type(run, tmp_path):
     assert run() == 0
     predictions = lines(tmp_path / "out")
     assert [p["id"] for p in predictions] == [f"r{i}" for i in range(6)]
-    assert predictions[1]["record"]["extra"]["note"] == "\ud800 \u2028 \u00e9"
+    assert predictions[1]["record"]["extra"]["note"] == "\u2028 \u00e9"
     assert predictions[1]["image_size"] == [98, 112]
     result = json.loads((tmp_path / "out" / "metrics.json").read_text())
     metrics = result["metrics"]["trajectory-sharerobot"]
@@ -166,9 +166,30 @@ def test_the_checkpoints_of_a_run_give_a_table_and_a_curve(run, adapter, tmp_pat
     assert "holds no folder checkpoint-STEP" in capsys.readouterr().err
 
 
-def test_an_adapter_that_was_never_trained_is_refused(run, adapter, capsys):
-    file = adapter / "adapter_model.safetensors"
+def set_to_zero(folder):
+    """A save at step 1 under a warm-up whose first learning rate is 0."""
+    file = folder / "adapter_model.safetensors"
     save_file({name: weight * ("lora_B" not in name) for name, weight in load_file(file).items()}, file)
+
+
+def test_a_checkpoint_that_cannot_be_used_is_named_and_the_others_go_on(run, adapter, tmp_path, capsys):
+    for step in (1, 2, 3):
+        shutil.copytree(adapter, tmp_path / "run" / f"checkpoint-{step}")
+    set_to_zero(tmp_path / "run" / "checkpoint-1")
+    (tmp_path / "run" / "checkpoint-3" / "adapter_model.safetensors").unlink()
+    assert run("--adapter_path", tmp_path / "run", "--checkpoints", "all", model=None) == 0
+    said = capsys.readouterr().out
+    assert re.search(r"step 1 is left out: .*checkpoint-1 .*every lora_B is zero", said)
+    assert re.search(r"step 3 is left out: .*checkpoint-3 has an adapter_config.json but no weights", said)
+    assert re.search(r"step +2\n", said)
+    steps = json.loads((tmp_path / "out" / "checkpoints.json").read_text())["steps"]
+    assert [set(step) for step in steps] == [{"step", "fault"}, {"step", "metrics", "intervals"}, {"step", "fault"}]
+    assert run("--adapter_path", tmp_path / "run", "--checkpoints", "1", "3", model=None) == 2
+    assert "no checkpoint can be evaluated; the last one: " in capsys.readouterr().err
+
+
+def test_an_adapter_that_was_never_trained_is_refused(run, adapter, capsys):
+    set_to_zero(adapter)
     assert run("--adapter_path", adapter) == 2
     assert "every lora_B is zero" in capsys.readouterr().err
 

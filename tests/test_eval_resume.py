@@ -11,8 +11,10 @@ from pathlib import Path
 
 import pytest
 from conftest import ROOT
+from peft import LoraConfig, get_peft_model
 from PIL import Image
 
+from model.checkpoints import load_policy
 from scripts.eval import eval as script
 
 RECORDS = 10
@@ -78,6 +80,30 @@ def test_a_half_written_line_is_dropped_and_the_rest_is_kept(command, tmp_path, 
     assert lines(tmp_path / "cut") == whole
     assert figures(tmp_path / "cut") == figures(tmp_path / "whole")
     assert not part.exists()
+
+
+def test_lines_of_another_form_are_evaluated_again(command, tmp_path):
+    """Damaged, or of a version that wrote other columns: none of them is a prediction."""
+    assert script.main(command("out")) == 0
+    whole = lines(tmp_path / "out")
+    older = {name: value for name, value in json.loads(whole[1]).items() if name != "tokens"}
+    odd = [{"id": ["r0"], "status": "ok"}, older, json.loads(whole[2]) | {"status": ["ok"]}, ["r3"], "[" * 100_000]
+    odd = [entry if isinstance(entry, str) else json.dumps(entry) for entry in odd]
+    twice = [whole[6], json.dumps(json.loads(whole[7]) | {"id": "of another data set"}), whole[8] + "\r"]
+    (tmp_path / "out" / "predictions.jsonl").write_text("\n".join([*odd, *whole[5:], *twice, ""]))
+    assert script.main(command("out")) == 0
+    assert lines(tmp_path / "out") == whole
+
+
+def test_a_folder_belongs_to_one_evaluation_at_a_time(command, tmp_path, capsys):
+    """Before its first line nothing else would tell another model's evaluation that this one writes there."""
+    files = script.PredictionFiles(tmp_path / "out")
+    files.prepare({"fingerprint": "of another model"}, overwrite=False)
+    assert script.main(command("out")) == 2
+    assert "out: another eval.py is writing there; let it end, or name another folder" in capsys.readouterr().err
+    assert json.loads((tmp_path / "out" / "settings.json").read_text()) == {"fingerprint": "of another model"}
+    del files
+    assert script.main(command("out")) == 0
 
 
 def test_a_finished_evaluation_loads_no_model_again(command, tmp_path, monkeypatch):
@@ -204,6 +230,21 @@ def test_four_processes_share_ten_records_and_each_counts_once(command, tmp_path
     assert ids == [f"r{i}" for i in range(RECORDS)]
     counts = json.loads((tmp_path / "shared" / "metrics.json").read_text())["counts"]
     assert counts["items"] == RECORDS
+
+
+@pytest.mark.slow
+def test_processes_without_a_record_leave_an_unusable_checkpoint_with_the_others(command, tmp_path, tiny_model_dir):
+    """The third process of three has none of two records and loads no adapter: it must not wait where nobody comes."""
+    module, model, _ = load_policy(str(tiny_model_dir), dtype="float32")
+    for step, zero in ((1, True), (2, False)):
+        config = LoraConfig(r=2, target_modules=module.lora_target_modules(model), init_lora_weights=zero)
+        tuned = get_peft_model(model, config)
+        tuned.save_pretrained(tmp_path / "run" / f"checkpoint-{step}")
+        model = tuned.unload()
+    launch(command("out", "--adapter_path", tmp_path / "run", "--checkpoints", "all", "--limit", 2), 3)
+    steps = json.loads((tmp_path / "out" / "checkpoints.json").read_text())["steps"]
+    assert "every lora_B is zero" in steps[0]["fault"]
+    assert sum(metrics["n"] for metrics in steps[1]["metrics"].values()) == 2
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import contextmanager
 
 import torch
@@ -13,12 +14,14 @@ def merged_lora(model):
     """Inside the block, float32 LoRA layers compute with W + BA; afterwards the very same W is back, bit for bit.
 
     Only plain float32 weights are folded: in bfloat16 the sum would round most of a young adapter away, and the
-    rollouts would come from another policy than the one trained. Quantised, sharded and DoRA layers are left alone.
+    rollouts would come from another policy than the one trained. Quantised, sharded and DoRA layers are left alone, and
+    a weight that other layers hold too: what an adapter on the LM head adds must not reach tied embeddings.
     """
     kept = []
+    holders = Counter(id(weight) for layer in model.modules() for weight in layer.parameters(recurse=False))
     try:
         for layer in model.modules():
-            if _can_fold(layer):
+            if _can_fold(layer) and holders[id(layer.get_base_layer().weight)] == 1:
                 weight = layer.get_base_layer().weight
                 kept.append((layer, weight, weight.data))
                 weight.data = weight.data + sum(layer.get_delta_weight(name) for name in layer.active_adapters)

@@ -34,14 +34,19 @@ def checkpoints_of(args: argparse.Namespace) -> dict[int | None, str | None]:
 
 
 def write_by_step(folder: Path, results: dict[int, dict]) -> None:
-    """checkpoints.json: {"steps": [{"step": , "metrics": , "intervals": }, ...]}."""
-    steps = [{"step": step} | {key: r[key] for key in ("metrics", "intervals")} for step, r in results.items()]
+    """checkpoints.json: {"steps": [{"step": , "metrics": , "intervals": } or {"step": , "fault": why}, ...]}."""
+    keys = ("metrics", "intervals", "fault")
+    steps = [{"step": step} | {key: r[key] for key in keys if key in r} for step, r in results.items()]
     write_json(folder / "checkpoints.json", {"steps": steps})
 
 
 def metrics_table(results: dict[int | None, dict]) -> str:
-    """The metrics by task type: a row a metric, a column a checkpoint; one evaluation alone shows its intervals."""
-    lines = []
+    """The metrics by task type: a row a metric, a column a checkpoint; one evaluation alone shows its intervals.
+
+    Above it stand the checkpoints that have none, and why.
+    """
+    lines = [f"step {step} is left out: {result['fault']}" for step, result in results.items() if "fault" in result]
+    results = _evaluated(results)
     first = next(iter(results.values()))
     for task_type in first["metrics"]:
         of_steps = [result["metrics"].get(task_type, {}) for result in results.values()]
@@ -61,7 +66,7 @@ def metrics_table(results: dict[int | None, dict]) -> str:
 
 def curves(results: dict[int, dict], metric: str = "accuracy") -> str:
     """A metric by step as bars, from the lowest value to the highest, a block a task type."""
-    lines = []
+    lines, results = [], _evaluated(results)
     for task_type in next(iter(results.values()))["metrics"]:
         points = [(step, result["metrics"].get(task_type, {}).get(metric)) for step, result in results.items()]
         points = [(step, value) for step, value in points if value is not None]
@@ -73,6 +78,10 @@ def curves(results: dict[int, dict], metric: str = "accuracy") -> str:
             share = (value - low) / (high - low) if high > low else 1.0
             lines.append(f"  {step:>8} {value:9.4f}  {'#' * max(1, round(share * WIDTH))}")
     return "\n".join(lines)
+
+
+def _evaluated(results: dict[int | None, dict]) -> dict[int | None, dict]:
+    return {step: result for step, result in results.items() if "fault" not in result}
 
 
 def _cell(value) -> str:

@@ -23,6 +23,7 @@ ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
 from changed_items import changed_items, page, text_of  # noqa: E402
+from prediction_files import is_prediction  # noqa: E402
 
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.intervals import bootstrap_interval  # noqa: E402
@@ -36,7 +37,7 @@ def read_predictions(path: str) -> dict[str, dict]:
     """The predictions of an eval.py folder (or of the .jsonl file itself), keyed by id.
 
     Raises:
-        ValueError: no such file, a line that is not a JSON object with an id, or an id that occurs twice.
+        ValueError: no such file, a line that is no prediction of eval.py, or an id that occurs twice.
     """
     file = Path(path)
     file = file / "predictions.jsonl" if file.is_dir() else file
@@ -46,16 +47,16 @@ def read_predictions(path: str) -> dict[str, dict]:
             "predictions.jsonl."
         )
     found = {}
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), start=1):
+    for number, line in enumerate(file.read_text(encoding="utf-8-sig", errors="replace").split("\n"), start=1):
         if not line.strip():
             continue
         try:
             item = json.loads(line)
-            key = item["id"]
-        except (ValueError, KeyError, TypeError):
-            raise ValueError(
-                f"{file}, line {number}: not a JSON object with an id; evaluate again, or remove the line."
-            ) from None
+        except (ValueError, RecursionError):
+            item = None
+        if not is_prediction(item):
+            raise ValueError(f"{file}, line {number}: not a prediction of eval.py; evaluate again, or remove the line.")
+        key = item["id"]
         if key in found:
             raise ValueError(f"{file}, line {number}: id {key!r} is there twice; an item counts once, remove one.")
         found[key] = item

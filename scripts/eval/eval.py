@@ -19,7 +19,8 @@ Written to --output_dir:
                        record; with --num_samples above 1 also samples, the columns of each completion
     metrics.json       {"metrics": {task_type: {...}}, "intervals": {task_type: {metric: [low, high]}}, "counts": {...},
                        "settings": {...}}; intervals are 95% over records
-With --checkpoints a folder checkpoint-STEP of these for each, and checkpoints.json, the metrics by step.
+With --checkpoints a folder checkpoint-STEP of these for each, and checkpoints.json, the metrics by step. A checkpoint
+whose adapter cannot be used, such as one saved before it learnt anything, is named with the reason; the others go on.
 
 Exit status 2 for a user's mistake, with one sentence.
 """
@@ -67,8 +68,12 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict]:
-    """{step of the checkpoint (None without --checkpoints): its metrics.json}; {} in all processes but the first."""
+    """{step of the checkpoint (None without --checkpoints): its metrics.json, or {"fault": why it has none}}.
+
+    In all processes but the first metrics.json stands as {}. Raises ValueError if no checkpoint could be evaluated.
+    """
     from dataset.dataset_grpo import build_dataset
+    from model.checkpoints import AdapterError
     from task.task_loader import load_tasks
 
     tasks = load_tasks()
@@ -88,16 +93,25 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
         if step is not None:
             setattr(here, "adapter_path" if args.adapter_path else "model_name_or_path", folder)
             here.output_dir = str(Path(args.output_dir) / f"checkpoint-{step}")
-        result = evaluate(here, rows, tasks, processes)
-        if processes.first:
-            results[step] = result
+        try:
+            results[step] = evaluate(here, rows, tasks, processes)
+        except AdapterError as error:
+            if step is None:
+                raise
+            results[step] = {"fault": str(error)}
+    if all("fault" in result for result in results.values()):
+        raise ValueError(f"no checkpoint can be evaluated; the last one: {results[step]['fault']}")
     if processes.first and args.checkpoints:
         write_by_step(Path(args.output_dir), results)
     return results
 
 
-def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dict | None:
-    """Predicts, scores and writes everything; the first process returns the content of metrics.json."""
+def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dict:
+    """Predicts, scores and writes everything; the first process returns the content of metrics.json, the others {}.
+
+    An AdapterError is raised in all of them, also in those that had nothing to predict.
+    """
+    from model.checkpoints import AdapterError
     from trainer.evaluation_summary import intervals, summarise
     from trainer.item_figures import UNSCORED
 
@@ -107,16 +121,21 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
     records = range(processes.index, len(rows), processes.count)
     ids = ids_of(rows)
     done = {name for name, item in files.read().items() if item["status"] not in UNSCORED}
-    seconds = 0.0
+    seconds, fault = 0.0, None
     if not all(ids[i] in done for i in records):
-        seconds = predict_into(files, args, rows.select(records), tasks, done, processes)
-    seconds = max(processes.gather(seconds))
+        try:
+            seconds = predict_into(files, args, rows.select(records), tasks, done, processes)
+        except AdapterError as error:
+            fault = str(error)
+    seconds, faults = zip(*processes.gather((seconds, fault)), strict=True)
+    if any(faults):
+        raise AdapterError(next(filter(None, faults)))
     if not processes.first:
-        return None
+        return {}
     predictions = files.merge(ids)
     statuses = [sample["status"] for p in predictions for sample in p.get("samples") or [p]]
     counts = {"items": len(predictions)} | {status: statuses.count(status) for status in sorted(set(statuses))}
-    counts |= {"generated_tokens": sum(p["tokens"] for p in predictions), "seconds": round(seconds, 2)}
+    counts |= {"generated_tokens": sum(p["tokens"] for p in predictions), "seconds": round(max(seconds), 2)}
     metrics = summarise(predictions, tasks, args.pass_threshold)
     spread = intervals(predictions, tasks, metrics, args.pass_threshold)
     result = {"metrics": metrics, "intervals": spread, "counts": counts, "settings": settings}

@@ -5,12 +5,17 @@ process merges all parts into predictions.jsonl, in the order of the data, and r
 there, drops a last line that was cut, and goes on.
 """
 
+import fcntl
 import json
 import os
 import shutil
+import weakref
 from pathlib import Path
 
+from trainer.evaluation_summary import STATUSES
 from trainer.item_figures import UNSCORED
+
+KEYS = {"id", "question_type", "status", "accuracy", "format", "tokens", "record", "answer"}  # what metrics are made of
 
 
 class PredictionFiles:
@@ -24,8 +29,8 @@ class PredictionFiles:
         """Makes the folder and writes settings.json; refuses a folder with predictions of another evaluation.
 
         Raises:
-            ValueError: it cannot be made; or its predictions are of another model, data or settings, and `overwrite`
-                is not set.
+            ValueError: it cannot be made; another process evaluates into it; or its predictions are of another model,
+                data or settings, and `overwrite` is not set.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -33,6 +38,7 @@ class PredictionFiles:
             raise ValueError(
                 f"--output_dir {self.folder} cannot be made ({error.strerror}): name another folder."
             ) from error
+        self._claim()
         if overwrite:
             shutil.rmtree(self.parts, ignore_errors=True)
             self.merged.unlink(missing_ok=True)
@@ -77,10 +83,23 @@ class PredictionFiles:
         shutil.rmtree(self.parts, ignore_errors=True)
         return predictions
 
+    def _claim(self) -> None:
+        """Keeps other evaluations out for as long as this object lives: before the first line they look like none."""
+        lock = os.open(self.folder, os.O_RDONLY)
+        weakref.finalize(self, os.close, lock)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"--output_dir {self.folder}: another eval.py is writing there; let it end, or name another folder."
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+
     def _refuse_another(self, settings: dict) -> None:
         try:
-            old = json.loads((self.folder / "settings.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            old = dict(json.loads((self.folder / "settings.json").read_text(encoding="utf-8")))
+        except (OSError, ValueError, TypeError):
             old = {}
         if old.get("fingerprint") == settings["fingerprint"]:
             return
@@ -97,6 +116,14 @@ def line_of(prediction: dict) -> str:
     return json.dumps(prediction, ensure_ascii=False, default=_plain) + "\n"
 
 
+def is_prediction(item) -> bool:
+    """Whether a line's content is a prediction; not if it was damaged, or written by a version with other columns."""
+    if not isinstance(item, dict) or not item.keys() >= KEYS or item["status"] not in STATUSES:
+        return False
+    scores = (item["accuracy"], item["format"])
+    return isinstance(item["id"], str) and all(x is None or isinstance(x, int | float) for x in scores)
+
+
 def write_json(file: Path, value) -> None:
     """Writes the whole file or, if killed, nothing of it."""
     fresh = file.with_suffix(".new")
@@ -107,9 +134,9 @@ def write_json(file: Path, value) -> None:
 def _prediction(line: bytes) -> dict | None:
     try:
         item = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
-    return item if isinstance(item, dict) and "id" in item and "status" in item else None
+    return item if is_prediction(item) else None
 
 
 def _plain(value):
