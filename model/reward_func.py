@@ -180,13 +180,13 @@ class TaskReward:
             result, extra = result
         allowed = result is None or isinstance(result, Real)
         if self.kind == "format" and allowed and result is not None:
-            allowed = result in (0, 1) or not math.isfinite(result)
+            allowed = result in (0, 1) or not math.isfinite(_float(result))
         if not allowed:
             raise RewardError(
                 f"{task.path}: {self.__name__} returned {_shown(result)} for one completion: return {rule}, "
                 f"one value per call."
             )
-        return (None if result is None else float(result)), extra
+        return (None if result is None else _float(result)), extra
 
     def _report(self, task: Task, record: dict, error: Exception) -> None:
         where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
@@ -228,7 +228,8 @@ class CheckedReward:
                 f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
                 f"return a list with one float or None for each."
             )
-        return [None if value is None or not math.isfinite(value) else float(value) for value in values]
+        values = [None if value is None else _float(value) for value in values]
+        return [value if value is not None and math.isfinite(value) else None for value in values]
 
 
 def checked_rewards(functions, timeout: float | None = None) -> list:
@@ -263,9 +264,17 @@ def _numbers(extras: list[dict]) -> dict[str, list[float]]:
     found = defaultdict(list)
     for extra in extras:
         for name, value in extra.items():
-            if isinstance(value, Real) and math.isfinite(value):
-                found[name].append(float(value))
+            if isinstance(value, Real) and math.isfinite(_float(value)):
+                found[name].append(_float(value))
     return found
+
+
+def _float(value: Real) -> float:
+    """The number as a float; infinite where it is a whole number or fraction too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 def _shown(value) -> str:

@@ -130,13 +130,15 @@ def test_a_failure_can_be_made_to_stop_the_run():
 
 
 def test_none_and_numbers_that_are_not_finite_abstain():
-    values = iter([1.0, float("nan"), float("inf"), None, True, -float("inf"), 0])
+    values = iter([1.0, float("nan"), float("inf"), None, True, -float("inf"), 0, -(10**400)])
     metrics = {}
-    task = make_task(accuracy=lambda completion, sol, **kw: next(values))
-    scores = score(task, ["x"] * 7, log_metric=metrics.__setitem__)
-    assert scores == [1.0, None, None, None, 1.0, None, 0.0]
-    assert metrics["rewards/accuracy_reward/non_finite"] == 3.0
+    task = make_task(accuracy=lambda completion, sol, **kw: (next(values), {"digits": 10**400}))
+    scores = score(task, ["x"] * 8, log_metric=metrics.__setitem__)
+    assert scores == [1.0, None, None, None, 1.0, None, 0.0, None]
+    assert metrics["rewards/accuracy_reward/non_finite"] == 4.0
     assert metrics["rewards/accuracy_reward/failed"] == 0.0
+    assert "words/digits" not in metrics
+    assert score(make_task(form=lambda completion, sol, **kw: 10**400), ["x"], kind="format") == [None]
 
 
 def bad_results():
@@ -198,11 +200,11 @@ def test_a_users_own_reward_is_held_to_one_number_a_completion(values):
 
 def test_a_users_own_reward_passes_through():
     def my_reward(prompts, completions, length, **kw):
-        return [length, None, float("nan")]
+        return [length, None, float("nan"), 10**400]
 
     checked = CheckedReward(my_reward)
     assert checked.__name__ == "my_reward"
-    assert checked(prompts=["p"] * 3, completions=["c"] * 3, length=7) == [7.0, None, None]
+    assert checked(prompts=["p"] * 4, completions=["c"] * 4, length=7) == [7.0, None, None, None]
 
 
 def test_rewards_need_no_torch():
