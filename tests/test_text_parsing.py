@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task.text_parsing import boxed_text, parse_choice, program_text, same_words
+from task.math_text import latex, same_plain_number
+from task.text_parsing import boxed_text, parse_choice, plain_words, program_text, same_words, unmarked
 
 TOKENS = [
     "\\boxed{",
@@ -109,6 +110,15 @@ def test_a_program_in_its_fence(text, program):
 def test_anything_is_read(parser, text):
     found = parser(text)
     assert found is None or (isinstance(found, str) and found.strip() != "")
+
+
+@pytest.mark.parametrize("rewrite", [unmarked, plain_words, latex], ids=lambda rewrite: rewrite.__name__)
+@given(text=TEXTS | st.lists(st.sampled_from([*TOKENS, *"½²√°1 ,/^$*-.e%", "\\(", "\\,", "\\text{"])).map("".join))
+@settings(max_examples=60, deadline=2_000, database=None, derandomize=True)
+def test_anything_is_rewritten(rewrite, text):
+    found = rewrite(text)
+    assert isinstance(found, str) and found == found.strip()
+    assert same_plain_number(found, "12") in (True, False, None)
 
 
 @pytest.mark.slow

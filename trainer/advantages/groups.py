@@ -12,7 +12,7 @@ def standardise(values, groups) -> np.ndarray:
 
     Args:
         values: (N,) floats; NaN where the row abstains.
-        groups: (N,) hashable or integer group ids; members of a group may stand anywhere.
+        groups: (N,) group ids, whole numbers or texts; members of a group may stand anywhere.
 
     Returns:
         (N,) float64. Exactly 0 where the value is NaN, the group has one member, or the group's spread is zero, that
