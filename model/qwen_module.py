@@ -37,10 +37,12 @@ class Qwen2_5VLModule(VLMModule):
         except Exception as error:
             raise ValueError(unloadable(name, "processor", error)) from error
         self._check_processor(name, processor)
+        self._check_special_ids(name, processor.tokenizer)
         processor.tokenizer.padding_side = "left"
         for part in (processor.image_processor, processor.video_processor):
             _limit_pixels(part, min_pixels, max_pixels)
         self.processor = processor
+        self._check_header(name)
         return processor
 
     def _check_processor(self, name: str, processor) -> None:
@@ -65,9 +67,7 @@ class Qwen2_5VLModule(VLMModule):
         return set(tokenizer.convert_tokens_to_ids(list(MEDIA_TOKENS)))
 
     def render(self, messages):
-        return self.processor.apply_chat_template(
-            typed_parts(messages), tools=tools_in(messages), add_generation_prompt=True, tokenize=False
-        )
+        return self._rendered(typed_parts(messages), tools_in(messages))
 
     def encode(self, messages, images=(), videos=()):
         refuse_in_text(messages, MEDIA_TOKENS, "part of a picture")

@@ -31,7 +31,9 @@ class TextModule(VLMModule):
         tokenizer.padding_side = "left"
         if tokenizer.pad_token_id is None:
             tokenizer.pad_token = tokenizer.eos_token
+        self._check_special_ids(name, tokenizer)
         self.processor = tokenizer
+        self._check_header(name)
         return tokenizer
 
     def lora_target_modules(self, model, vision=False):
@@ -59,9 +61,7 @@ class TextModule(VLMModule):
                 )
             # Most text templates want a string.
             turns.append({"role": message["role"], "content": "".join(part["text"] for part in message["content"])})
-        return self.processor.apply_chat_template(
-            turns, tools=tools_in(messages), add_generation_prompt=True, tokenize=False
-        )
+        return self._rendered(turns, tools_in(messages))
 
     def encode(self, messages, images=(), videos=()):
         if images or videos:
@@ -69,11 +69,17 @@ class TextModule(VLMModule):
                 f"{len(images)} pictures and {len(videos)} videos for {self.config.model_type}, a text model: "
                 f"train a vision-language model, or leave rows with media out."
             )
-        special = [*TURN_TOKENS, self.processor.eos_token, self.processor.bos_token]
-        refuse_in_text(messages, [token for token in special if token], "the border of a turn")
+        refuse_in_text(messages, self._borders(), "the border of a turn")
         # The template writes the special tokens itself, a second BOS would be wrong.
         ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
+
+    def _borders(self) -> list[str]:
+        """The tokens that start or end a turn: those of most models, the tokenizer's, and those its template writes."""
+        added = [token for token in self.processor.added_tokens_decoder.values() if token.special]
+        written = [token.content for token in added if token.content in str(self.processor.chat_template)]
+        own = [token for token in (self.processor.eos_token, self.processor.bos_token) if token]
+        return [*TURN_TOKENS, *own, *written]
 
     def encode_observation(self, parts):
         if any(part["type"] == "image" for part in parts):

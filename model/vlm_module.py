@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
+from jinja2 import TemplateError
 
 # P prompt tokens
 DTYPES = ("auto", "bfloat16", "float16", "float32")
@@ -18,6 +19,7 @@ TOWERS = ("language", "merger", "vision")
 # Both end an answer in every model that has them, also where the checkpoint's config names only one of the two.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>")
 TURN_TOKENS = ("<|im_start|>", *END_TOKENS)
+PARTS = 'give a text, or a list of {"type": "text", "text": ...} and {"type": "image" or "video", "index": number}.'
 
 
 @dataclass
@@ -105,6 +107,17 @@ class VLMModule(ABC):
     ):
         """Loads and remembers the processor (or tokenizer), left-padding; a limit of None keeps the checkpoint's."""
 
+    def _check_special_ids(self, name: str, tokenizer) -> None:
+        """ValueError where the tokenizer's padding or end is a token that the model does not have."""
+        size = self.config.get_text_config().vocab_size
+        for what in ("pad_token", "eos_token"):
+            token = getattr(tokenizer, f"{what}_id")
+            if token is not None and token >= size:
+                raise ValueError(
+                    f"{name}: the tokenizer's {what} {getattr(tokenizer, what)} has the id {token}, but the model has "
+                    f"{size} tokens: copy the tokenizer files of the model, or name a {what} that it has."
+                )
+
     @abstractmethod
     def lora_target_modules(self, model, vision: bool = False) -> str:
         """A regular expression over full module paths for peft: the linear layers of the language model's blocks, never
@@ -113,6 +126,35 @@ class VLMModule(ABC):
     @abstractmethod
     def render(self, messages: list[dict]) -> str:
         """The prompt as the chat template writes it, up to the assistant's turn header, placeholders unexpanded."""
+
+    def _rendered(self, turns: list[dict], tools: list[dict] | None) -> str:
+        """What the chat template makes of turns. ValueError where it refuses them, or leaves some of their text out."""
+        options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
+        try:
+            rendered = self.processor.apply_chat_template(turns, **options)
+        except (TemplateError, TypeError) as error:
+            roles = ", ".join(turn["role"] for turn in turns)
+            raise ValueError(
+                f"the model's chat template refuses these turns: {roles} ({error}): leave out what it names, for "
+                "example the task's system_prompt, or put another chat_template.jinja into the model's folder."
+            ) from error
+        for turn in turns:
+            parts = [{"text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
+            if any(part.get("text", "").strip() not in rendered for part in parts):
+                raise ValueError(
+                    f"the model's chat template leaves out text of the {turn['role']} turn: do without that turn, or "
+                    "put another chat_template.jinja into the model's folder."
+                )
+        return rendered
+
+    def _check_header(self, name: str) -> None:
+        """ValueError where the prompt itself opens the thought."""
+        if self.render([{"role": "user", "content": "?"}]).rstrip().endswith("<think>"):
+            raise ValueError(
+                f"{name}: its chat template ends a prompt with <think>, so that no completion could hold the opening "
+                "tag and the format reward would always be 0: take <think> off the end of chat_template.jinja in a "
+                "local copy of the model's folder."
+            )
 
     @abstractmethod
     def encode(self, messages: list[dict], images: Sequence = (), videos: Sequence = ()) -> EncodedPrompt:
@@ -201,8 +243,10 @@ def typed_parts(messages: list[dict]) -> list[dict]:
     """
     turns = []
     for message in messages:
-        content = message["content"]
+        content = message.get("content")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        if not isinstance(parts, list | tuple):
+            raise ValueError(f"the content of a {message.get('role')} turn is {content!r:.60}: {PARTS}")
         turns.append({"role": message["role"], "content": [_bare(part) for part in parts]})
     return turns
 
@@ -225,7 +269,12 @@ def refuse_in_text(messages: list[dict], tokens: Sequence[str], taken_for: str) 
 
 
 def _bare(part: dict) -> dict:
-    return {"type": "text", "text": part["text"]} if part["type"] == "text" else {"type": part["type"]}
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "text" and isinstance(part.get("text"), str):
+        return {"type": "text", "text": part["text"]}
+    if kind not in ("image", "video"):
+        raise ValueError(f"a part of a turn is {part!r:.60}: {PARTS}")
+    return {"type": kind}
 
 
 def unloadable(name: str, what: str, error: Exception) -> str:
