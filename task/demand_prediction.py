@@ -22,7 +22,7 @@ from statistics import fmean
 from task.answer_parsing import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
 from task.boxes import are_pixels, centre, distance, iou, move_objects, processed_size, scale_suspect, true_objects
 from task.processing_utils import scale_points
-from task.text_parsing import CHOICES, parse_choice, same_words
+from task.text_parsing import CHOICES, parse_choice, same_words, unmarked
 
 REWARD_SCALE = 0.1  # a gap of a tenth of the diagonal scores exp(-1)
 NEAR_A_POINT = 0.05  # of the diagonal
@@ -136,6 +136,7 @@ def _choice_in(answer, choices) -> str | None:
     """
     if answer is None or len(answer) > MAX_ANSWER_CHARS:
         return None
+    answer = unmarked(answer)
     same = [CHOICES[number] for number, choice in enumerate(choices) if same_words(answer, choice)]
     if len(same) == 1:
         return same[0]

@@ -49,7 +49,10 @@ def test_points():
     assert scored(NAME, said([0.5, 0.5]), truth)[2]["scale_suspect"] == 1
 
 
-@pytest.mark.parametrize("answer", ["c", "(C)", "C.", "C:", "a cup of tea", "A cup of tea.", "C: a cup of tea"])
+@pytest.mark.parametrize(
+    "answer",
+    ["c", "(C)", "C.", "C:", "a cup of tea", "A cup of tea.", "C: a cup of tea", "**C**", "**C. a cup of tea**", "$C$"],
+)
 def test_the_right_choice(answer):
     for truth in ("C", "a cup of tea"):
         assert scored(NAME, said(answer), truth, (None, None), choices=CHOICES)[:2] == (1.0, 1.0)
