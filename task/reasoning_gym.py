@@ -7,6 +7,7 @@ difficulty: scripts/demo/make_text_records.py. A record's answer is {"dataset": 
 Reward: the generator's own verifier, 0 to 1; many give a wrong answer in good form 0.01, and some give part of it for
 part of the answer. It runs in a process that can be killed: 1 s of processor time and 10 s of the clock an answer, over
 that 0 and `timeout`. When the verifier itself fails, the reward abstains (None) and counts `verifier_lost`.
+The content of \\boxed{} is what it is asked about: the box would count as a part of the answer.
 """
 
 from statistics import fmean
@@ -14,6 +15,7 @@ from statistics import fmean
 from task.answer_parsing import answer_text, split_completion
 from task.runners.judge import Judge
 from task.runners.optional import need
+from task.text_parsing import boxed_text
 
 MAX_CHARS = 4_000  # grids are long
 VERIFIER = Judge("reasoning_judge")
@@ -64,8 +66,8 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def parse_answer(completion, **kw):
-    """The answer as written, or None when there is none or it is too long."""
-    answer = answer_text(completion, kw.get("thought_end", "</think>"))
+    """The answer, out of its \\boxed{}, or None when there is none or it is too long."""
+    answer = boxed_text(answer_text(completion, kw.get("thought_end", "</think>")))
     return answer if answer is not None and len(answer) <= MAX_CHARS else None
 
 

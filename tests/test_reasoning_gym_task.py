@@ -36,6 +36,11 @@ def test_shipped_puzzles_take_their_own_answer_and_no_other(verifier):
         assert accuracy_reward(said("#"), sol)[0] < 0.1, record["id"]
 
 
+def test_a_box_is_no_part_of_the_answer(verifier):
+    assert accuracy_reward(said(r"\boxed{7}"), SUM)[0] == 1.0  # the verifier alone gives 1 / 9
+    assert accuracy_reward(said(r"\boxed{7} \boxed{8}"), SUM) == (0.0, {"parse_fail": 1, "timeout": 0})
+
+
 def test_entries_that_no_verifier_reads(verifier):
     with pytest.raises(ValueError, match="record r9: the answer must be"):
         accuracy_reward(said("7"), "7", id="r9")
