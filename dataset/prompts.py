@@ -54,9 +54,15 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
 def tool_schemas(make_environment) -> list[dict] | None:
     """The tools that a chat template lists, as JSON schemas, for environments that act by its tool calls; else None.
 
-    Raises ValueError for a tool that cannot be described: it needs type hints and a docstring with an `Args:` section.
+    Raises ValueError for an environment that cannot be made, and for a tool that cannot be described: it needs type
+    hints and a docstring with an `Args:` section.
     """
-    environment = make_environment() if make_environment is not None else None
+    try:
+        environment = make_environment() if make_environment is not None else None
+    except Exception as error:
+        raise ValueError(
+            f"make_environment() of {make_environment.__module__} fails ({type(error).__name__}: {error}): correct it"
+        ) from error
     if getattr(environment, "action_form", "tags") != "tool_calls":
         return None
     from transformers.utils import get_json_schema

@@ -174,6 +174,15 @@ def test_a_tool_that_cannot_be_described_is_named():
         build_messages({"question": "a?", "images": [], "videos": []}, task)
 
 
+def test_an_environment_that_cannot_be_made_is_one_sentence():
+    def make_environment():
+        raise ConnectionError("no game server")
+
+    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=make_environment)
+    with pytest.raises(ValueError, match=r"make_environment\(\) of test_agent_forms fails \(ConnectionError: no game"):
+        build_messages({"question": "a?", "images": [], "videos": []}, task)
+
+
 def test_tags_of_other_names():
     form = TagForm(["look"], "plan", {"information": "seen", "answer": "final"})
     assert form.stops == ("</look>", "</final>") and form.frame(1) == ["\n\n<seen>", "</seen>\n\n"]
