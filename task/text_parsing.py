@@ -8,11 +8,12 @@ import re
 
 from task.answer_parsing import MAX_ANSWER_CHARS, compatible, normal_text
 
-FENCE = "```"
 BOXES = ("\\boxed", "\\fbox")
 CHOICES = "ABCDEFGHIJ"
 MARKS = (("**", "**"), ("`", "`"), ("$$", "$$"), ("$", "$"), ("\\(", "\\)"), ("\\[", "\\]"))
 _UPRIGHT = re.compile(r"\\(?:text|textbf|textrm|mathrm|mathbf)\{([^{}]*)\}")
+_FENCE = re.compile("`{3,}")
+_LANGUAGE = re.compile(r"\{?[A-Za-z][\w.+#-]*\}?|")
 _CHOICE = re.compile(r"[(\[]?([A-J])[)\].:]?")
 
 
@@ -95,14 +96,13 @@ def program_text(text: str | None, limit: int = MAX_ANSWER_CHARS) -> str | None:
     """
     if text is None or len(text) > limit:
         return None
-    if FENCE not in text:
+    parts = _FENCE.split(text)
+    if len(parts) == 1:
         return text.strip("\n") if text.strip() else None
-    parts = text.split(FENCE)
     if len(parts) != 3:
         return None
     first, newline, rest = parts[1].partition("\n")
-    language = first.strip().lower()
-    body = rest if newline and (not language or language.isidentifier() or language == "python3") else parts[1]
+    body = rest if newline and _LANGUAGE.fullmatch(first.strip()) else parts[1]
     return body.rstrip() if body.strip() else None
 
 
