@@ -95,7 +95,7 @@ def _tests(sol, record_id) -> dict:
     rule = 'write {"tests": ["assert ...", ...]} or {"cases": [{"input": text, "output": text}, ...]}'
     if isinstance(sol, dict):
         tests, cases, setup = sol.get("tests"), sol.get("cases"), sol.get("setup", "")
-        if cases is None and _texts(tests) and isinstance(setup, str):
+        if cases is None and _texts(tests) and isinstance(setup, str) and all(map(_compiles, [setup, *tests])):
             return {"tests": tests, "setup": setup}
         if tests is None and isinstance(cases, list) and cases and all(map(_is_case, cases)):
             return {"cases": cases}

@@ -184,7 +184,8 @@ def test_a_failed_sandbox_abstains(tmp_path, monkeypatch):
 
 
 def test_the_tests_of_a_record_are_checked():
-    for sol in ("assert True", [], {}, {"tests": []}, {"tests": [1]}, {"cases": [{"input": "1"}]}, {**TESTS, **CASES}):
+    none = ["assert True", [], {}, {"tests": []}, {"tests": [1]}, {"cases": [{"input": "1"}]}, {**TESTS, **CASES}]
+    for sol in (*none, {"tests": ["assert f(2) = 4"]}, {**TESTS, "setup": "import"}):
         with pytest.raises(ValueError, match="record r9: the answer holds no tests"):
             accuracy_reward(said(GOOD), sol, id="r9")
     assert accuracy_reward(said(GOOD), None) is None
