@@ -52,6 +52,15 @@ class GRPOModelConfig(trl.ModelConfig):
             raise ValueError(f"lora_alpha={self.lora_alpha} must be above 0: it scales the adapter, 0 switches it off")
         if not 0 <= self.lora_dropout < 1:
             raise ValueError(f"lora_dropout={self.lora_dropout} must be from 0 to below 1")
+        if self.lora_target_parameters or self.lora_task_type != "CAUSAL_LM":
+            name = "lora_target_parameters" if self.lora_target_parameters else "lora_task_type"
+            raise ValueError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
+        named = self.adapter_path or self.lora_target_modules or self.lora_modules_to_save
+        if self.use_peft and not self.freeze_vision and not self.lora_vision and not named:
+            raise ValueError(
+                "freeze_vision=False opens nothing while LoRA sits on the language model alone: set lora_vision true "
+                "too, or use_peft to false"
+            )
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
 
@@ -64,16 +73,37 @@ class GRPOModelConfig(trl.ModelConfig):
         return trl.get_quantization_config(replace(self, dtype=dtype))
 
     def lora(self, module, model) -> LoraConfig | None:
-        """The LoRA configuration on full module paths, or None for full fine-tuning."""
+        """The LoRA configuration on full module paths, or None for full fine-tuning.
+
+        With `freeze_vision`, names that the vision tower has too (`q_proj`, `all-linear`) mean the language model's.
+        ValueError for modules_to_save that the model lacks or that are frozen.
+        """
         if not self.use_peft:
             return None
+        self._check_modules_to_save(module, model)
+        target = self.lora_target_modules
+        if isinstance(target, str) and target.isidentifier():
+            target = [target]  # TRL makes a string of a single name, which peft takes for a whole path
         return LoraConfig(
             r=self.lora_r,
             lora_alpha=self.lora_alpha,
             lora_dropout=self.lora_dropout,
-            target_modules=self.lora_target_modules or module.lora_target_modules(model, vision=self.lora_vision),
+            target_modules=target or module.lora_target_modules(model, vision=self.lora_vision),
+            exclude_modules=module.vision_modules if target and self.freeze_vision else None,
             modules_to_save=self.lora_modules_to_save,
             use_rslora=self.use_rslora,
             use_dora=self.use_dora,
             task_type="CAUSAL_LM",
         )
+
+    def _check_modules_to_save(self, module, model) -> None:
+        for wanted in self.lora_modules_to_save or ():
+            found = [name for name, _ in model.named_modules() if name.endswith(wanted)]  # as peft looks
+            if not found:
+                raise ValueError(f"lora_modules_to_save={wanted}: {type(model).__name__} has no such module")
+            frozen = [name for name in found if module.tower_of(f"{name}.") != "language"]
+            if frozen and self.freeze_vision:
+                raise ValueError(
+                    f"lora_modules_to_save={wanted} trains {frozen[0]}, but freeze_vision is True: set freeze_vision "
+                    "to false, or leave it out"
+                )

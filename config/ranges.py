@@ -12,7 +12,10 @@ AT_LEAST_ONE = (
     "max_completion_length", "rollout_prompts", "per_device_train_batch_size", "per_device_eval_batch_size",
     "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
 )  # fmt: skip
-NOT_NEGATIVE = ("learning_rate", "beta", "answer_warmup_steps", "max_grad_norm", "weight_decay")
+NOT_NEGATIVE = (
+    "learning_rate", "beta", "answer_warmup_steps", "max_grad_norm", "weight_decay", "epsilon", "epsilon_high",
+)  # fmt: skip
+ABOVE = {"delta": 1, "sapo_temperature_pos": 0, "sapo_temperature_neg": 0}
 
 
 def check_ranges(args) -> None:
@@ -25,6 +28,13 @@ def check_ranges(args) -> None:
         value = getattr(args, name)
         if value is not None and not (value >= 0 and math.isfinite(value)):
             raise ValueError(f"{name}={value} must be a finite number of at least 0")
+    for name, least in ABOVE.items():
+        value = getattr(args, name)
+        if value is not None and not (value > least and math.isfinite(value)):
+            raise ValueError(f"{name}={value} must be a finite number above {least}")
+    weights = args.reward_weights
+    if weights is not None and not (any(weights) and all(map(math.isfinite, weights))):
+        raise ValueError(f"reward_weights={weights} must be finite numbers, not all of them 0")
     if not (args.reward_timeout > 0 and math.isfinite(args.reward_timeout)):
         raise ValueError(f"reward_timeout={args.reward_timeout} must be a finite number of seconds above 0")
     if args.method == "grpo" and args.num_generations is not None and args.num_generations < 2:

@@ -27,6 +27,7 @@ class Qwen2_5VLModule(VLMModule):
     """Qwen2.5-VL of any size. Its answers speak pixels of the processed picture."""
 
     auto_class = AutoModelForImageTextToText
+    vision_modules = r"(.*\.)?visual\..*"
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
         """Loads the processor; the limits count pixels of one picture or one video frame after resizing."""

@@ -7,7 +7,7 @@ rollout, the old, the reference and the policy pass, so that no pass can run wit
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -50,6 +50,7 @@ class VLMModule(ABC):
     """One family of models. An instance belongs to one checkpoint: it remembers its config and its processor."""
 
     auto_class: type  # the transformers Auto class that loads the family
+    vision_modules: str | None = None  # regular expression over the module paths of vision tower and merger, if any
 
     def __init__(self, config):
         self.config = config
@@ -198,12 +199,16 @@ class VLMModule(ABC):
             if freeze_vision and self.tower_of(name) != "language":
                 parameter.requires_grad_(False)
 
-    def eos_token_ids(self, processor) -> list[int]:
-        """Ids that end an answer: the tokenizer's, the checkpoint's and the family's."""
+    def eos_token_ids(self, processor, stated: Iterable[int] = ()) -> list[int]:
+        """Ids that end an answer: the tokenizer's, the checkpoint's, the family's, and those `stated`.
+
+        What the model has no token for (-1, or an id of a larger vocabulary) ends nothing and is left out.
+        """
         tokenizer = getattr(processor, "tokenizer", processor)
         vocabulary = tokenizer.get_added_vocab()
         named = {vocabulary[token] for token in END_TOKENS if token in vocabulary}
-        return sorted(named | self._stated_eos | _as_set(tokenizer.eos_token_id))
+        found = {*named, *self._stated_eos, *_as_set(tokenizer.eos_token_id), *stated}
+        return sorted(token for token in found if 0 <= token < self.config.get_text_config().vocab_size)
 
     def forbidden_token_ids(self, processor) -> list[int]:
         """Ids a policy must never sample: padding, ids the tokenizer has no text for, and the family's media tokens.

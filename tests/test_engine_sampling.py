@@ -115,6 +115,8 @@ def test_repetition_penalty_is_the_usual_one():
         ({"top_k": -1}, "top_k is -1"),
         ({"min_p": 2.0}, "min_p is 2.0"),
         ({"repetition_penalty": 0.0}, "repetition_penalty is 0.0"),
+        ({"temperature": float("inf")}, "temperature is inf: it must be 0 or more and finite"),
+        ({"repetition_penalty": float("inf")}, "repetition_penalty is inf: it must be above 0 and finite"),
     ],
 )
 def test_settings_out_of_range_are_named(settings, said):

@@ -32,6 +32,14 @@ NAN = float("nan")
         ({"thought_end": "</answer>"}, "must be a closing tag such as </think>, other than </answer>"),
         ({"thought_end": "</a b>"}, "must be a closing tag"),
         ({"thought_end": "</a></b>"}, "must be a closing tag"),
+        ({"epsilon": -0.2}, "epsilon=-0.2 must be a finite number of at least 0"),
+        ({"epsilon": NAN}, "epsilon=nan must be a finite number"),
+        ({"epsilon_high": -0.1}, "epsilon_high=-0.1 must be a finite number of at least 0"),
+        ({"delta": 0.5}, "delta=0.5 must be a finite number above 1"),
+        ({"sapo_temperature_pos": 0.0}, "sapo_temperature_pos=0.0 must be a finite number above 0"),
+        ({"temperature": float("inf")}, "temperature is inf: it must be 0 or more and finite"),
+        ({"reward_weights": [1.0, NAN]}, r"reward_weights=\[1.0, nan\] must be finite numbers"),
+        ({"reward_weights": [0.0, 0.0]}, "must be finite numbers, not all of them 0"),
     ],
 )
 def test_a_setting_out_of_its_range_is_named(tmp_path, changes, sentence):
@@ -40,8 +48,32 @@ def test_a_setting_out_of_its_range_is_named(tmp_path, changes, sentence):
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("chat_template_kwargs", {"enable_thinking": False}),
+        ("cache_implementation", "static"),
+        ("model_init_kwargs", {"dtype": "bfloat16"}),
+        ("neftune_noise_alpha", 5.0),
+        ("label_smoothing_factor", 0.1),
+        ("num_generations_eval", 4),
+        ("train_sampling_strategy", "group_by_length"),
+        ("torch_compile", True),
+        ("torch_compile_backend", "eager"),
+        ("torch_compile_mode", "max-autotune"),
+        ("use_transformers_paged", True),
+    ],
+)
+def test_a_setting_of_another_recipe_that_would_do_nothing_here_is_refused(tmp_path, name, value):
+    with pytest.raises(ValueError, match=f"^{name}=.* is not supported with rollout trees: (use|leave it out)"):
+        GRPOConfig(output_dir=str(tmp_path), report_to="none", **{name: value})
+
+
+@pytest.mark.parametrize(
     ("changes", "sentence"),
     [
+        ({"lora_target_parameters": ["experts"]}, r"lora_target_parameters=\['experts'\] is not supported"),
+        ({"lora_task_type": "SEQ_CLS"}, "lora_task_type='SEQ_CLS' is not supported"),
+        ({"freeze_vision": False}, "freeze_vision=False opens nothing while LoRA sits on the language model alone"),
         ({"lora_alpha": 0}, "lora_alpha=0 must be above 0"),
         ({"lora_dropout": 1.0}, "lora_dropout=1.0 must be from 0 to below 1"),
         ({"lora_dropout": -0.1}, "lora_dropout=-0.1 must be"),

@@ -2,6 +2,7 @@
 
 import datasets
 import pytest
+from trainer_cases import text_trainer
 
 from trainer.arguments import check_arguments
 
@@ -18,3 +19,9 @@ def test_what_would_run_trls_own_loop_is_refused(name):
 def test_rows_without_a_record_are_refused():
     with pytest.raises(ValueError, match="lacks the column record: build it with"):
         check_arguments(ROWS.remove_columns("record"), {})
+
+
+def test_an_evaluation_without_its_data_is_refused(tiny_text, tmp_path):
+    trainer = text_trainer(tiny_text, tmp_path, eval_on_start=True)
+    with pytest.raises(ValueError, match="there is no eval_dataset: give one"):
+        trainer.train()

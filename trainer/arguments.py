@@ -1,4 +1,4 @@
-"""What GRPOMATrainer cannot be given, said before TRL takes it."""
+"""What GRPOMATrainer cannot be given, said before TRL takes it, and what TRL leaves undone."""
 
 from __future__ import annotations
 
@@ -20,3 +20,14 @@ def check_arguments(train_dataset, keywords: dict) -> None:
     for name, reason in OURS.items():
         if keywords.get(name) is not None:
             raise ValueError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
+
+
+def complete_reference(model) -> None:
+    """Copies those weights of an adapter on an embedding into its frozen reference that TRL passes over.
+
+    TRL copies the parameters with `.default.` in their name, and an embedding's LoRA parameters end in `.default`.
+    """
+    if "ref" in getattr(model, "peft_config", {}):
+        for name, weight in model.named_parameters():
+            if name.endswith(".default"):
+                model.get_parameter(f"{name.removesuffix('default')}ref").data.copy_(weight.data)

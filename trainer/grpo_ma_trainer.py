@@ -17,7 +17,7 @@ from trl import GRPOTrainer
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from model.reward_func import checked_rewards
-from trainer.arguments import check_arguments
+from trainer.arguments import check_arguments, complete_reference
 from trainer.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.evaluation import predict
 from trainer.evaluation_bar import EvaluationBar
@@ -98,7 +98,8 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 rollout_func=self._grow,
                 **kwargs,
             )
-        self.eos_token_ids = sorted({*self.eos_token_ids, *self.module.eos_token_ids(self.processing_class)})
+        complete_reference(self.model)
+        self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
@@ -115,6 +116,8 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         Every process takes every n-th row; totals are over all rows, each once.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
+        if dataset is None:
+            raise ValueError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         rows = [dataset[i] for i in range(rank, len(dataset), world)]
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm

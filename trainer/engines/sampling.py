@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -36,11 +37,11 @@ class Sampling:
 
     def __post_init__(self):
         rules = {
-            "temperature": (self.temperature >= 0, "0 or more (0 is greedy)"),
+            "temperature": (0 <= self.temperature < math.inf, "0 or more and finite (0 is greedy)"),
             "top_k": (self.top_k >= 0, "0 or more (0 keeps all tokens)"),
             "top_p": (0 < self.top_p <= 1, "above 0 and at most 1 (1 keeps all tokens)"),
             "min_p": (0 <= self.min_p <= 1, "between 0 and 1 (0 keeps all tokens)"),
-            "repetition_penalty": (self.repetition_penalty > 0, "above 0 (1 changes nothing)"),
+            "repetition_penalty": (0 < self.repetition_penalty < math.inf, "above 0 and finite (1 changes nothing)"),
         }
         for name, (holds, rule) in rules.items():
             if not holds:
