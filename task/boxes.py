@@ -5,7 +5,7 @@ The tasks that score boxes stand on this file; it is no task itself.
 
 import math
 
-from task.processing_utils import scale_bbox_xyxy
+from task.processing_utils import LARGEST, scale_bbox_xyxy
 
 FARTHEST = 1e6  # a number beyond this is no pixel
 XYWH = ("x", "y", "width", "height")
@@ -102,12 +102,14 @@ def _true_object(one) -> dict:
     if isinstance(one, dict) and "bbox_2d" not in one:
         box = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
     if area(box) == 0.0 or not are_pixels([box]):
-        raise ValueError(f"the box {_shown(box)} has no area in pixels: x1 < x2 and y1 < y2 are needed.")
+        raise ValueError(
+            f"the box {_shown(box)} has no area in pixels up to {FARTHEST:.0f}: x1 < x2 and y1 < y2 are needed."
+        )
     return {"bbox_2d": box, "label": label}
 
 
 def _is_number(value) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _is_label(value) -> bool:

@@ -147,3 +147,20 @@ def test_the_command_runs_from_any_folder_without_torch(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert values(done.stdout)["records"] == "1"
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ([[0, 0], [500, 500]], "[500.0, 500.0] lies outside the picture of 56x28 pixels: is the scale right?"),
+        ([[10, 10], [-30, 5]], "[-30.0, 5.0] lies outside the picture"),
+        ([[10, 40], [12, 50]], "[10.0, 40.0] lies outside the picture"),
+        ([[0.1, 0.2], [0.5, 0.9]], "all numbers of [0.1, 0.2] lie between 0 and 1: are they shares of the picture?"),
+        ([[0, 0], [56.5, 28.9]], None),
+    ],
+)
+def test_answers_on_another_scale_are_problems(check, tmp_path, capsys, answer, words):
+    """A run on them would only show rewards near 0."""
+    assert check([write(tmp_path, [record(answer=answer, id="r7")])]) == (words is not None)
+    if words:
+        assert f"- record 'r7': {words}" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Checks manifests before a GPU is rented: every record, picture and video, and with a model every prompt.
 
-A record that its task's rewards cannot score (an answer in another form, a missing picture) is a problem too.
+A record that its task's rewards cannot score (an answer in another form, a missing picture) is a problem too, and so
+are coordinates that lie outside the picture, or all between 0 and 1.
 
     python scripts/data/check.py metadata/demo/trajectory_train.yaml
     python scripts/data/check.py MANIFEST --model_name_or_path scripts/demo/tiny_model --max_pixels 401408
@@ -23,7 +24,7 @@ from tqdm import tqdm  # noqa: E402  (the project's packages need the root first
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
 from dataset.media import MediaError  # noqa: E402
-from model.record_check import check_record  # noqa: E402
+from model.record_check import check_inside, check_record  # noqa: E402
 from task.answer_parsing import thought_tags  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 
@@ -61,6 +62,7 @@ def main(argv: list[str] | None = None) -> int:
             if module is not None:
                 processed = _measure(row, images, videos, module, args.max_prompt_length, lengths)
             check_record(tasks[row["question_type"]], row, size, processed, args.thought_end)
+            check_inside(tasks[row["question_type"]], row, size)
         except ValueError as error:
             problems.append(str(error))
 

@@ -29,11 +29,10 @@ from tqdm import tqdm  # noqa: E402
 from dataset.dataset_grpo import make_row  # noqa: E402
 from dataset.media import load_image  # noqa: E402
 from dataset.records import parse_record  # noqa: E402
-from model.reward_func import reward_arguments  # noqa: E402
+from model.record_check import check_inside, check_record  # noqa: E402
 from task.task_loader import get_task, load_tasks  # noqa: E402
 
 LISTED = 20  # refusals printed; all of them stand in the report
-SLACK = 1.0  # pixels that an answer may lie outside its picture: annotations are rounded
 NAMES_OWN_TASK = "llava, vlm-r1 and table"
 
 
@@ -141,31 +140,10 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
             raise ValueError("coordinates need a picture")
         record["answer"] = parsed["answer"] = task.process_answer(record["answer"], one.plane, size)
         one.changes.append("coordinates moved to pixels")
-    sol, keywords = reward_arguments(task, parsed, size, size)
-    task.accuracy_reward("", sol, **keywords)  # raises where the answer is nothing the task can compare with
-    if size is not None and task.config["frame"] != "none":
-        _check_inside(sol, size)
+    check_record(task, parsed, size, size)
+    check_inside(task, parsed, size)
     if "id" in record:
         seen.add(str(record["id"]))
-
-
-def _check_inside(sol, size) -> None:
-    """The numbers of points and boxes lie in the picture: others speak of another scale."""
-    for shape in _shapes(sol):
-        if any(not -SLACK <= number <= size[place % 2] + SLACK for place, number in enumerate(shape)):
-            raise ValueError(f"{shape} lies outside the picture of {size[0]}x{size[1]} pixels: is the scale right?")
-
-
-def _shapes(value):
-    """Every list of numbers in a value."""
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        if value and all(isinstance(one, int | float) and not isinstance(one, bool) for one in value):
-            yield value
-        else:
-            for one in value:
-                yield from _shapes(one)
 
 
 def _wanted(raw, where: dict) -> bool:
