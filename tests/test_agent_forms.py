@@ -147,6 +147,7 @@ def test_a_turn_cut_in_the_middle_is_a_leaf(tiny_chat):
     policy = policy_of(ChatEcho, tiny_chat, tasks={"t": task_of(ChatEcho)}, max_turn_length=4, expand_num=0)
     (tree,) = ScriptedAgent(tiny_chat[2], lambda tree, parent: one_call()).grow(policy, ["a"])
     assert [node.status for node in tree.nodes] == ["length"] * 2
+    assert policy.metrics([tree])["agent/answered_share"] == (0, 2)
 
 
 def test_a_template_without_tool_turns_is_refused(tiny_text):

@@ -10,10 +10,11 @@ from typing import Any, Literal, Optional
 import pytest
 from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of, turns
 from conftest import ROOT
+from PIL import Image
 
 from config.tree_grpo_arguments import TreeGRPOArguments
 from trainer.policies.agent_arguments import argument_of, bound
-from trainer.policies.agent_calls import Point
+from trainer.policies.agent_calls import Point, parts_of
 from trainer.policies.agent_forms import Action
 from trainer.policies.agent_tree import check_agents
 
@@ -112,6 +113,14 @@ def test_an_interruption_of_a_tools_own_ends_nothing(tiny_text, error, where):
     (tree,) = ScriptedAgent(tiny_text[2], turns(SEARCH, ANSWER)).grow(policy, ["a"])
     counts = {name: count for name, (count, _) in policy.metrics([tree]).items() if "errors" in name and count}
     assert counts == {f"tool/errors/{ {'search': 'raised', 'reset': 'reset', '_fork': 'fork'}[where] }": 2}
+
+
+@pytest.mark.parametrize("many", [list, tuple])
+def test_texts_beside_a_picture_are_parts(many):
+    picture = Image.new("RGB", (2, 2))
+    assert [part["type"] for part in parts_of(many(["you moved", picture]))] == ["text", "image"]
+    for other in (["a", "b"], ["a", picture, 3]):
+        assert parts_of(many(other)) == [{"type": "text", "text": str(many(other))}]
 
 
 def test_a_tool_that_changes_its_arguments_is_replayed_with_what_it_was_given():

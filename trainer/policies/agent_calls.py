@@ -155,8 +155,12 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
 
 
 def parts_of(value: Any) -> list[dict]:
-    """What a tool returned as content parts {"type": "text", "text"} and {"type": "image", "image": RGB picture}."""
-    values = value if isinstance(value, list) and value and all(map(_is_part, value)) else [value]
+    """What a tool returned as content parts {"type": "text", "text"} and {"type": "image", "image": RGB picture}.
+
+    Of a list or tuple that has parts or pictures, texts too are parts.
+    """
+    several = isinstance(value, list | tuple) and any(map(_is_part, value))
+    values = value if several and all(_is_part(one) or isinstance(one, str) for one in value) else [value]
     parts = []
     for one in values:
         if hasattr(one, "convert") and hasattr(one, "size"):

@@ -26,7 +26,8 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
     leaves = [(tree, leaf) for tree in grown for leaf in tree.leaves()]
     called = [one for one in seen if one.calls or one.reused or one.error]
     counts = Counter(one.error for one in seen if one.error) + Counter(f for one in seen for f in one.faults)
-    answered = sum(getattr(tree.nodes[leaf].extra, "answered", False) for tree, leaf in leaves)
+    ends = [tree.nodes[leaf] for tree, leaf in leaves]
+    answered = sum(getattr(end.extra, "answered", False) and end.status != "length" for end in ends)
     roots = [(tree, root) for tree in grown for root, node in enumerate(tree.nodes) if node.parent == PROMPT]
     at_once = sum(not any(node.parent == root for node in tree.nodes) for tree, root in roots)
     sums = {
