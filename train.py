@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 from config.grpo_config import GRPOConfig  # noqa: E402
 from config.model_config import GRPOModelConfig  # noqa: E402
 from config.output import (  # noqa: E402
-    check_no_checkpoints,
+    check_no_later,
     check_reporters,
     checkpoint_to_resume,
     finish,
@@ -46,10 +46,10 @@ def main() -> None:
     script, args, model_args = parser.parse()
     try:
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
-        if checkpoint is None or args.resume_weights_only:
-            check_no_checkpoints(args.output_dir, weights_of=checkpoint)
+        check_no_later(args.output_dir, None if args.resume_weights_only else checkpoint)
         if checkpoint and args.resume_weights_only:
-            checkpoint = start_from(checkpoint, model_args)
+            start_from(checkpoint, args, model_args)
+            checkpoint = None
         if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
             return already_through(checkpoint, args)
         trainer = build(script, args, model_args, parser.provenance)
@@ -103,13 +103,14 @@ def already_through(checkpoint: str, args) -> None:
         print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise {longer} to train on")
 
 
-def start_from(checkpoint: str, model_args) -> None:
+def start_from(checkpoint: str, args, model_args) -> None:
     """Makes the weights of a checkpoint those the run begins with; nothing else of it is taken, which is said."""
     if (Path(checkpoint) / "adapter_config.json").exists():
         model_args.adapter_path = checkpoint
     else:
         model_args.model_name_or_path = checkpoint
-    print(f"weights of {checkpoint}, with a new optimiser, from step 0; with beta they are the reference too")
+    if args.process_index == 0:
+        print(f"weights of {checkpoint}, with a new optimiser, from step 0; with beta they are the reference too")
 
 
 def raised_here(error: Exception) -> bool:
