@@ -306,11 +306,11 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
                 f"set it to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole "
                 "trees stay together"
             )
-        steps, window = self.steps_per_generation, self.gradient_accumulation_steps
-        if steps is not None and steps % window:
+        steps, accumulation = self.steps_per_generation, self.gradient_accumulation_steps
+        if steps is not None and steps % accumulation:
             raise ValueError(
-                f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={window}, so that "
-                "every optimiser step counts the tokens of its own rows"
+                f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={accumulation}, so "
+                "that every optimiser step counts the tokens of its own rows"
             )
         if self.generation_batch_size is not None:
             raise ValueError("generation_batch_size is derived: set steps_per_generation instead")

@@ -151,6 +151,12 @@ TREE = [[5, 6, 7, 8], [5, 6, 7, 9, 3], [5, 4, 11], [5, 4, 12, 13, 14, 15]]
 PICTURE, WIDE = ("image", (1, 4, 6)), ("image", (1, 2, 8))
 
 
+def build_plan(prompts, row_prompt, completions, width=None):
+    """The plan of a micro-batch that is not cut."""
+    (plan,) = build_plans(prompts, row_prompt, completions, width=width)
+    return plan
+
+
 def one_prompt_case(prompt):
     return [prompt], [0] * len(TREE), TREE
 

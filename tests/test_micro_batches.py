@@ -37,7 +37,7 @@ def test_one_tree_a_micro_batch_keeps_the_order_grown():
 
 
 def test_rows_of_a_tree_stay_together_and_each_row_comes_once():
-    rows = partition(rollout_of(SIZES), steps=4, window=4)
+    rows = partition(rollout_of(SIZES), steps=4, accumulation=4)
     assert [len(batch) for batch in rows] == [8] * 4
     assert sorted(row for batch in rows for row in batch) == list(range(32))
     for batch in rows:
@@ -47,7 +47,7 @@ def test_rows_of_a_tree_stay_together_and_each_row_comes_once():
 
 
 def test_no_tree_leaves_its_optimiser_step():
-    rows = partition(rollout_of(SIZES), steps=4, window=2)
+    rows = partition(rollout_of(SIZES), steps=4, accumulation=2)
     assert sorted(rows[0] + rows[1]) == list(range(16))
     assert sorted(rows[2] + rows[3]) == list(range(16, 32))
     assert rows[:2] == [[*range(4), *range(12, 16)], list(range(4, 12))]

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from packing_cases import assert_packed_equals_dense, mixed_case, text_model, text_prompt, tiny_vlm
+from packing_cases import assert_packed_equals_dense, build_plan, mixed_case, text_model, text_prompt, tiny_vlm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from trainer.packing import build_plan, packed_forward
+from trainer.packing import packed_forward
 from trainer.tree_attention import check_packable, interval_attention, use_tree_attention
 
 

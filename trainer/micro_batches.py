@@ -13,11 +13,11 @@ import torch
 from trainer.rollout import Rollout
 
 
-def partition(rollout: Rollout, steps: int, window: int) -> list[list[int]]:
+def partition(rollout: Rollout, steps: int, accumulation: int) -> list[list[int]]:
     """The rows of each of `steps` micro-batches, whole trees in the order grown.
 
-    Trees change places only inside an optimiser step (`window` micro-batches), so which prompts an update sees does not
-    depend on what was sampled.
+    Trees change places only inside an optimiser step (`accumulation` micro-batches), so which prompts an update sees
+    does not depend on what was sampled.
     """
     rows = [[] for _ in rollout.trees]
     for row, tree in enumerate(rollout.row_tree):
@@ -25,10 +25,10 @@ def partition(rollout: Rollout, steps: int, window: int) -> list[list[int]]:
     sizes = [
         len(prompt.ids) + tree.unique_tokens() for prompt, tree in zip(rollout.prompts, rollout.trees, strict=True)
     ]
-    count = len(sizes) * window // steps
+    count = len(sizes) * accumulation // steps
     batches = []
     for first in range(0, len(sizes), count):
-        for group in balanced(sizes[first : first + count], window):
+        for group in balanced(sizes[first : first + count], accumulation):
             batches.append([row for tree in group for row in rows[first + tree]])
     assert len(batches) == steps, (len(batches), steps)
     return batches

@@ -30,13 +30,13 @@ class TreeObjective:
 
     def _micro_batches(self, output: dict) -> list[dict]:
         """S micro-batches of whole trees (`_partition`), each with the token counts of its own optimiser step."""
-        steps, window = self.args.steps_per_generation, self.args.gradient_accumulation_steps
+        steps, accumulation = self.args.steps_per_generation, self.args.gradient_accumulation_steps
         batches = [take_rows(output, rows) for rows in self._partition]
-        for start in range(0, steps, window):
-            part = batches[start : start + window]
+        for start in range(0, steps, accumulation):
+            part = batches[start : start + accumulation]
             local = torch.stack([token_counts(batch) for batch in part]).sum(dim=0)
-            # TRL divides by num_items_in_batch * window / steps: it means a whole generation
-            counts = self.accelerator.reduce(local, reduction="sum") * steps / window
+            # TRL divides by num_items_in_batch * accumulation / steps: it means a whole generation
+            counts = self.accelerator.reduce(local, reduction="sum") * steps / accumulation
             for batch in part:
                 batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = counts
         return batches
@@ -52,8 +52,8 @@ class TreeObjective:
                 loss = self._sequence_ratio_loss(model, inputs)
             else:
                 loss = super()._compute_loss(model, inputs)
-            window = self.args.gradient_accumulation_steps  # later ones are passes of a policy that has moved on
-            if self._step % (self.args.steps_per_generation * self.num_iterations) < window:
+            first = self.args.gradient_accumulation_steps  # later passes are of a policy that has moved on
+            if self._step % (self.args.steps_per_generation * self.num_iterations) < first:
                 mask = inputs["completion_mask"] * inputs["tool_mask"]
                 self._sampler_gap.append(sampler_gap(self._memo[0].detach(), inputs["sampling_per_token_logps"], mask))
         finally:

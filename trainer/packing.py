@@ -53,7 +53,6 @@ class Plan:
             that another plan of the micro-batch holds.
         prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each go
             in once.
-        row_tokens: tokens of these rows laid out one row a leaf, without padding.
     """
 
     input_ids: torch.Tensor
@@ -62,7 +61,6 @@ class Plan:
     tout: torch.Tensor
     slot_of: torch.Tensor
     prompts: list[EncodedPrompt]
-    row_tokens: int
 
     @property
     def slots(self) -> int:
@@ -89,20 +87,6 @@ class Plan:
         return torch.where(self.slot_of >= 0, rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
 
 
-def build_plan(
-    prompts: Sequence[EncodedPrompt],
-    row_prompt: Sequence[int],
-    completions: Sequence[Sequence[int]],
-    width: int | None = None,
-    device: torch.device | str | None = None,
-) -> Plan:
-    """The plan of a whole micro-batch: row r continues prompts[row_prompt[r]] with the token ids completions[r].
-
-    `width` is T of the (R, T) results, at least the longest completion (the default). Linear in the row tokens.
-    """
-    return build_plans(prompts, row_prompt, completions, None, width, device)[0]
-
-
 def build_plans(
     prompts: Sequence[EncodedPrompt],
     row_prompt: Sequence[int],
@@ -113,6 +97,9 @@ def build_plans(
     observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
 ) -> list[Plan]:
     """Plans of at most `max_slots` slots that hold every row of the micro-batch once (None: one plan).
+
+    Row r continues prompts[row_prompt[r]] with the token ids completions[r]. `width` is T of the (R, T) results, at
+    least the longest completion (the default). Linear in the row tokens.
 
     Cuts fall between subtrees; the path from the prompt down to a cut is computed again behind it, and the cuts are
     those with the fewest slots in all. Raises ValueError if a single row needs more slots than `max_slots`.
@@ -326,9 +313,8 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
 
     slot_of = np.full(shape, -1, np.int64)
     slot_of[rows.order[start:end], : slot.shape[1]] = slot[:, : shape[1]]
-    row_tokens = int((prompt_slots + 1 + lengths).sum())
     inputs, labels, positions, tout, slot_of = (
         torch.from_numpy(x).to(device) for x in (inputs[None], labels[None], positions, tout, slot_of)
     )
     positions = positions[:, None] if len(positions) > 1 else positions
-    return Plan(inputs, labels, positions, tout, slot_of, with_media, row_tokens)
+    return Plan(inputs, labels, positions, tout, slot_of, with_media)
