@@ -55,6 +55,16 @@ def test_a_distance_is_better_when_lower():
     assert figures["relative"] == pytest.approx(-0.125)
 
 
+@pytest.mark.parametrize("name", ["accuracy", "success", "em_2_hops", "answered_share", "pass@4", "f1_50"])
+def test_what_is_better_when_higher(name):
+    assert not script.lower_is_better(name)
+
+
+@pytest.mark.parametrize("name", ["rmse_px", "parse_failure_rate", "fell_share", "moves", "turns", "tool_calls"])
+def test_what_is_better_when_lower(name):
+    assert script.lower_is_better(name)
+
+
 def test_interval_agrees_with_the_normal_one_and_repeats():
     differences = np.random.default_rng(0).normal(0.1, 0.3, size=400)
     low, high = bootstrap_interval(differences, 10_000, seed=42)

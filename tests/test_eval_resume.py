@@ -1,5 +1,6 @@
 """eval.py is stopped, killed and shared among processes, and always gives the lines of a run in one piece."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -167,6 +168,28 @@ class Killed:
 
     def flush(self) -> None:
         self.file.flush()
+
+
+class Full(Killed):
+    """A file on a disk that is full once it has taken this many characters."""
+
+    def write(self, text: str) -> None:
+        self.file.write(text[: self.left])
+        self.left -= len(text)
+        if self.left < 0:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def test_a_disk_that_fills_is_named_and_costs_nothing_that_was_written(command, tmp_path, capsys, monkeypatch):
+    assert script.main(command("whole")) == 0
+    with monkeypatch.context() as patch:
+        append_to = script.PredictionFiles.append_to
+        patch.setattr(script.PredictionFiles, "append_to", lambda self, index: Full(append_to(self, index), 4000))
+        assert script.main(command("out")) == 2
+    assert f"--output_dir {tmp_path / 'out'}: No space left on device; make room" in capsys.readouterr().err
+    assert not (tmp_path / "out" / "parts" / "0.jsonl").read_bytes().endswith(b"\n")
+    assert script.main(command("out")) == 0
+    assert lines(tmp_path / "out") == lines(tmp_path / "whole")
 
 
 def evaluate_in_a_child(words: list[str], killed_after: int) -> int:

@@ -50,6 +50,14 @@ def test_a_changed_file_is_another_evaluation(case, file):
     assert fingerprint() != before
 
 
+def test_what_eval_writes_beside_an_adapter_is_no_change_of_it(case):
+    fingerprint, folder = case
+    before = fingerprint()
+    for name in ("settings.json", "metrics.json", "checkpoints.json"):
+        (folder / "adapter" / name).write_text("{}")
+    assert fingerprint() == before
+
+
 def test_rows_and_settings_belong_to_it_and_speed_does_not(case):
     fingerprint, _ = case
     before = fingerprint()

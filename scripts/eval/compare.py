@@ -31,6 +31,7 @@ from trainer.item_figures import UNSCORED, item_figures  # noqa: E402
 
 # A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
 LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
+LOWER_IS_BETTER += ("fell", "turns", "calls", "moves")  # of agents
 
 
 def read_predictions(path: str) -> dict[str, dict]:
@@ -148,7 +149,7 @@ def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict
 
 
 def lower_is_better(metric: str) -> bool:
-    """Distances, errors and failures are better when lower; everything else when higher."""
+    """Distances, errors, failures and costs are better when lower; everything else when higher."""
     return any(part in metric.lower() for part in LOWER_IS_BETTER)
 
 

@@ -1,51 +1,35 @@
 """Shows a training curve as text: `python scripts/eval/curve.py RUN [--key reward] [--rows 12]`.
 
-RUN is a training output folder (its trainer_state.json, or its newest checkpoint's) or that file itself. Logged steps
-are cut into rows of equal count; a row shows its steps, the mean of the key over them, and a bar that grows from the
-lowest row mean to the highest. Exit status 2 for a user's mistake.
+RUN is the output folder of a training run, one that still trains too. Logged steps are cut into rows of equal count; a
+row shows its steps, the mean of the key over them, and a bar that grows from the lowest row mean to the highest. Exit
+status 2 for a user's mistake.
 """
 
 import argparse
 import itertools
-import json
 import sys
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+sys.path.insert(0, str(ROOT / "scripts"))
+
+from report.history import read_history, series  # noqa: E402
 
 WIDTH = 40  # characters of the longest bar
 
 
-def read_history(path: Path) -> list[dict]:
-    """The log history (one dict a logged step, with its "step") of a run folder or trainer_state.json.
+def curve(steps: list[float], values: list[float], rows: int) -> list[tuple[int, int, float]]:
+    """Rows (first step, last step, mean of the values), as equal in count of steps as can be.
 
-    Raises:
-        ValueError: there is no trainer_state.json to read.
-    """
-    if path.is_dir():
-        checkpoints = sorted(path.glob("checkpoint-*"), key=lambda p: int(p.name.rpartition("-")[2]), reverse=True)
-        states = [folder / "trainer_state.json" for folder in (path, *checkpoints)]
-        path = next((state for state in states if state.is_file()), path / "trainer_state.json")
-    if not path.is_file():
-        raise ValueError(f"{path} does not exist: name the output_dir of a training run that has logged and saved.")
-    return json.loads(path.read_text(encoding="utf-8"))["log_history"]
-
-
-def curve(history: list[dict], key: str, rows: int) -> list[tuple[int, int, float]]:
-    """Rows (first step, last step, mean of `key`), as equal in count of logged steps as can be.
-
-    >>> curve([{"step": s, "reward": s / 10} for s in (1, 2, 3, 4)], "reward", 2)
+    >>> curve([1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 2)
     [(1, 2, 0.15000000000000002), (3, 4, 0.35)]
-
-    Raises:
-        ValueError: no logged step has the key.
     """
-    points = [(entry["step"], float(entry[key])) for entry in history if key in entry]
-    if not points:
-        keys = sorted({name for entry in history for name in entry})
-        raise ValueError(f"no logged step has {key!r}: logged are {', '.join(keys) or 'no values at all'}.")
-    rows = min(rows, len(points))
-    cuts = [round(i * len(points) / rows) for i in range(rows + 1)]
-    parts = [points[a:b] for a, b in itertools.pairwise(cuts)]
-    return [(part[0][0], part[-1][0], sum(value for _, value in part) / len(part)) for part in parts]
+    rows = min(rows, len(steps))
+    cuts = [round(i * len(steps) / rows) for i in range(rows + 1)]
+    return [(int(steps[a]), int(steps[b - 1]), sum(values[a:b]) / (b - a)) for a, b in itertools.pairwise(cuts)]
 
 
 def draw(rows: list[tuple[int, int, float]]) -> str:
@@ -60,19 +44,24 @@ def draw(rows: list[tuple[int, int, float]]) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("run", type=Path, metavar="RUN", help="output folder of a run, or a trainer_state.json")
+    parser.add_argument("run", type=Path, metavar="RUN", help="output folder of a training run")
     parser.add_argument("--key", default="reward", help="logged value to show (default: reward)")
     parser.add_argument("--rows", type=int, default=12, help="rows of the curve (default 12)")
     args = parser.parse_args(argv)
     try:
         if args.rows < 1:
             raise ValueError(f"--rows {args.rows}: it must be at least 1.")
-        rows = curve(read_history(args.run), args.key, args.rows)
+        if not args.run.is_dir():
+            raise ValueError(f"{args.run} is not a folder: name the output_dir of a training run.")
+        figures = series(read_history(args.run)[0])
+        if args.key not in figures:
+            logged = ", ".join(sorted(figures)) or "no values at all"
+            raise ValueError(f"{args.run} has no logged {args.key!r}: logged are {logged}.")
     except ValueError as error:
         print(f"curve.py: {error}", file=sys.stderr)
         return 2
     print(f"{'steps':>13} {args.key:>9}")
-    print(draw(rows))
+    print(draw(curve(*figures[args.key], args.rows)))
     return 0
 
 

@@ -27,6 +27,7 @@ Exit status 2 for a user's mistake, with one sentence.
 
 import argparse
 import copy
+import errno
 import sys
 import warnings
 from pathlib import Path
@@ -52,6 +53,10 @@ def main(argv: list[str] | None = None) -> int:
         args.processes = processes.count
         results = run(args, processes)
     except (ValueError, OSError) as error:
+        if getattr(error, "errno", None) == errno.ENOSPC:
+            error = (
+                f"--output_dir {args.output_dir}: {error.strerror}; make room, and the same command goes on from here."
+            )
         which = f" (process {processes.index})" if processes is not None and processes.count > 1 else ""
         print(f"eval.py{which}: {error}", file=sys.stderr)
         return 2

@@ -12,6 +12,7 @@ from task.answer_parsing import thought_tags
 LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
 # What changes where and how fast predictions are made, and not what they are.
 NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes")
+WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, which may write into the adapter's folder
 LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
 LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
 
@@ -99,7 +100,7 @@ def settings_of(args: argparse.Namespace, rows, tasks: dict) -> dict:
     digest = hashlib.sha256(json.dumps(kept | {"pass_threshold": None}, sort_keys=True).encode())
     for folder in (args.model_name_or_path or _base_of(args.adapter_path), args.adapter_path):
         for file in sorted(Path(folder).glob("*")) if folder and Path(folder).is_dir() else ():
-            if file.suffix in (".safetensors", ".bin", ".json", ".jinja"):
+            if file.suffix in (".safetensors", ".bin", ".json", ".jinja") and file.name not in WRITTEN:
                 stat = file.stat()
                 large = stat.st_size > LARGE_FILE
                 content = f"{stat.st_size} {stat.st_mtime_ns}".encode() if large else file.read_bytes()
