@@ -189,13 +189,10 @@ def agent_methods(monkeypatch):
 
 
 def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(agent_methods, tmp_path):
-    import yaml
-
     from config.grpo_config import GRPOConfig
 
-    recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
     chain, tree, changed = (
-        GRPOConfig(**agent_methods.settings_for(name, changes, recipe), output_dir=str(tmp_path))
+        GRPOConfig(**agent_methods.settings_for(name, changes), output_dir=str(tmp_path))
         for name, changes in (("chain", {}), ("tree", {}), ("tree", {"tree_num": 3, "loss_type": "dapo"}))
     )
     assert (chain.leaves, tree.leaves, changed.leaves) == (4, 6, 9)

@@ -42,6 +42,7 @@ from trainer.item_figures import samples_of  # noqa: E402
 from trainer.policies.agent_step import Shape  # noqa: E402
 from trainer.policies.agent_tree import agent_policy, settings_of  # noqa: E402
 
+RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
 PROMPTS = 16  # a step
 SAMPLES = 6  # a held-out question, at temperature 1
 METHODS = {
@@ -66,35 +67,39 @@ class TokenBudget(TrainerCallback):
         return control
 
 
-def settings_for(name: str, changes: dict, recipe: dict) -> dict:
+def settings_for(name: str, changes: dict) -> dict:
     """GRPOConfig's arguments: the recipe's, then the method's, then `changes`; PROMPTS prompts a step."""
-    settings = {key: value for key, value in recipe.items() if key not in NOT_TRAINING}
+    settings = {key: value for key, value in RECIPE.items() if key not in NOT_TRAINING}
     settings |= (METHODS[name] or {}) | changes
     settings["environment_args"] = json.dumps(settings["environment_args"])
     rows = PROMPTS * leaves_of(argparse.Namespace(**settings))
     return settings | {"per_device_train_batch_size": rows, "use_cpu": True, "disable_tqdm": True}
 
 
-def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, changes: dict) -> dict:
-    """One run and its evaluation."""
+def make_trainer(settings: dict, seed: int, kind=GRPOMATrainer, hops=(1, 2, 3), model=None, **kwargs):
+    """A trainer of class `kind` on the demo's questions of so many hops, from the shipped weights or a folder's."""
     torch.set_num_threads(1)
     set_seed(seed)
-    recipe = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
     tasks = load_tasks()
-    module, model, tokenizer = load_policy(str(ROOT / recipe["model_name_or_path"]), dtype="float32")
-    settings = settings_for(name, changes, recipe) | {"output_dir": str(folder / "train"), "max_steps": 100_000}
-    tokens = TokenBudget(budget)
-    rows = build_dataset([str(ROOT / recipe["dataset_name"])], tasks)
-    trainer = GRPOMATrainer(
-        model,
+    module, policy, tokenizer = load_policy(str(model or ROOT / RECIPE["model_name_or_path"]), dtype="float32")
+    rows = build_dataset([str(ROOT / RECIPE["dataset_name"])], tasks)
+    return kind(
+        policy,
         task_rewards(tasks),
         GRPOConfig(seed=seed, data_seed=seed, **settings),
         rows.filter(lambda row: read_row(row)["extra"]["hops"] in hops),
         processing_class=tokenizer,
         module=module,
         tasks=tasks,
-        callbacks=[tokens],
+        **kwargs,
     )
+
+
+def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, changes: dict) -> dict:
+    """One run and its evaluation."""
+    settings = settings_for(name, changes) | {"output_dir": str(folder / "train"), "max_steps": 100_000}
+    tokens = TokenBudget(budget)
+    trainer = make_trainer(settings, seed, hops=hops, callbacks=[tokens])
     begun = time.process_time()
     if METHODS[name]:
         trainer.train()
@@ -103,14 +108,15 @@ def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, change
     figures = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
     figures["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
     for prefix, temperature in (("", 1.0), ("greedy_", 0.0)):
-        found = evaluate(trainer, tasks, temperature, seed)
+        found = evaluate(trainer, temperature, seed)
         figures |= {prefix + metric: found[metric] for metric in METRICS}
     return figures
 
 
-def evaluate(trainer, tasks, temperature: float, seed: int) -> dict:
+def evaluate(trainer, temperature: float, seed: int) -> dict:
     """The task's metrics on the held-out questions, one chain each."""
-    rows, args = build_dataset([str(ROOT / "metadata" / "demo" / "search_test.yaml")], tasks), trainer.args
+    tasks, args = trainer.tasks, trainer.args
+    rows = build_dataset([str(ROOT / "metadata" / "demo" / "search_test.yaml")], tasks)
 
     def policy_of(task, records):
         made_with = (args, records, tasks, trainer.processing_class, trainer.module, settings_of(args))
