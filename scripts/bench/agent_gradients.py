@@ -4,9 +4,9 @@
     python scripts/bench/agent_gradients.py --output_dir runs/agent_gradients --rows chains trees --steps 4
 
 Training runs of one method differ by their seed as much as the methods do; gradients tell more in the same time. A
-policy is trained on chains for a few steps and then stays as it is. g is a row's gradient on one batch of 16 prompts,
-E its mean over --steps batches, and g* the gradient of the expected reward: from 40 other batches of four chains, each
-against the mean of the three others, summed over tokens, not divided by a spread. Printed, a row:
+policy is trained on chains for --policy_steps updates and then stays as it is. g is a row's gradient on one batch of 16
+prompts, E its mean over --steps batches, and g* the gradient of the expected reward: from 40 other batches of four
+chains, each against the mean of the three others, summed over tokens, not divided by a spread. Printed, a row:
 
     tokens:    sampled tokens a batch
     gain:      learning rate * sum over weights of g* E[g] / sqrt(E[g^2]): what an update of Adam adds to the expected
@@ -40,7 +40,7 @@ ROWS = {
     "trees 3, 1, 1": {"tree_num": 3, "expand_num": 1},
     "trees, code": {"fork_choice": "code"},
 }
-POLICY_STEPS, REFERENCE_STEPS = 14, 40
+REFERENCE_STEPS = 40
 
 
 class Gradients(GRPOMATrainer):
@@ -108,18 +108,17 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
     parser.add_argument("--steps", type=int, default=20, help="batches a row")
+    parser.add_argument("--policy_steps", type=int, default=14, help="updates on chains before the measurement")
     args = parser.parse_args()
     folder = args.output_dir
-    if not (folder / "policy").exists():
-        settings = settings_for("chain", {"log_trees": None, "max_steps": POLICY_STEPS})
-        trainer = make_trainer(settings | {"output_dir": str(folder / "train")}, seed=11)
-        trainer.train()
-        trainer.model.save_pretrained(folder / "policy")
-        trainer.processing_class.save_pretrained(folder / "policy")
+    settings = settings_for("chain", {"log_trees": None, "max_steps": args.policy_steps})
+    trainer = make_trainer(settings | {"output_dir": str(folder / "train")}, seed=11)
+    trainer.train()
+    trainer.model.save_pretrained(folder / "policy")
+    trainer.processing_class.save_pretrained(folder / "policy")
     trainer = collect(Reference, CHAINS | {"loss_type": "dr_grpo"}, REFERENCE_STEPS, 100, folder)
-    reference = (
-        torch.stack(trainer.kept["gain"]).mean(0) * trainer.args.max_completion_length
-    )  # which dr_grpo divides by
+    length = trainer.args.max_completion_length  # dr_grpo divides by it
+    reference = torch.stack(trainer.kept["gain"]).mean(0) * length
     found = {}
     for name in args.rows:
         row = found[name] = measure(ROWS[name], args.steps, folder, reference)
