@@ -71,17 +71,19 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
 
 
-def check_no_checkpoints(output_dir: str, weights_of: str | None) -> None:
-    """ValueError where a run that begins at step 0 would write among whole checkpoints of another.
+def check_no_later(output_dir: str, checkpoint: str | None) -> None:
+    """ValueError where a run would write over a whole checkpoint: it holds more steps than those the run begins with.
 
-    `weights_of`: the checkpoint whose weights it begins with, if any.
+    `checkpoint`: what the run goes on from; None: it begins at step 0.
     """
+    step = _state(checkpoint)["global_step"] if checkpoint else 0
     found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
-    if found is not None:
-        ways = "go on from it with --resume auto, or name another output_dir"
-        if weights_of:
-            ways = f"name another output_dir for the run that begins with the weights of --resume {weights_of}"
-        raise ValueError(f"{output_dir} holds {found.name} of an earlier run, which a new one would write over: {ways}")
+    if found is not None and _step(found) > step:
+        raise ValueError(
+            f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it (--resume "
+            f"auto), or name another output_dir (and --resume {found} --resume_weights_only true to begin with its "
+            "weights)"
+        )
 
 
 def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool:
@@ -98,6 +100,8 @@ def finish(checkpoint: str, output_dir: str, best: bool) -> None:
     `best`: the weights are those of the best checkpoint, where the state names one (load_best_model_at_end).
     """
     last = chosen = Path(checkpoint)
+    if last.samefile(output_dir):
+        return
     if best and (named := _state(last)["best_model_checkpoint"]):
         chosen = last.with_name(Path(named).name)  # the whole run may have been moved
     for path in chosen.iterdir():
@@ -108,8 +112,12 @@ def finish(checkpoint: str, output_dir: str, best: bool) -> None:
 
 def _newest_first(output_dir: str) -> list[Path]:
     """The folders checkpoint-N, whole or not."""
-    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdigit()]
-    return sorted(folders, key=lambda path: int(path.name.split("-", 1)[1]), reverse=True)
+    folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdecimal()]
+    return sorted(folders, key=_step, reverse=True)
+
+
+def _step(folder: Path) -> int:
+    return int(folder.name.split("-", 1)[1])
 
 
 def _state(checkpoint: str | Path) -> dict:

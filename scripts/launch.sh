@@ -55,7 +55,8 @@ export PATH
 gpus=0
 if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
   IFS=, read -r -a devices <<< "$CUDA_VISIBLE_DEVICES"
-  for device in "${devices[@]//[[:space:]]/}"; do
+  for device in "${devices[@]}"; do
+    read -r device <<< "$device"  # without blanks at its ends
     case $device in
       '' | -1 | NoDevFiles) break ;;  # CUDA itself stops reading the list here
       GPU-* | MIG-*) ;;
@@ -95,8 +96,9 @@ except OSError:
 }
 if ((nnodes > 1)); then
   [[ -n ${MASTER_ADDR:-} ]] || refuse "NNODES is $nnodes: set MASTER_ADDR to the address of node 0 on every node"
-  port=${MASTER_PORT:-29500}  # every node must name the same one
+  address=$MASTER_ADDR port=${MASTER_PORT:-29500}  # every node must name the same one
 else
+  address=127.0.0.1  # whatever an earlier job left in MASTER_ADDR
   port=${MASTER_PORT:-$("$python" -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
 fi
 whole_number MASTER_PORT "$port" 1
@@ -142,19 +144,20 @@ export OMP_NUM_THREADS
 
 # ---- how the processes work together: DeepSpeed, plain data parallelism, or a configuration of accelerate ----
 deepspeed=${DEEPSPEED_CONFIG:-$repo/scripts/$deepspeed}
-# never `accelerate launch --cpu`: with --num_processes 2 it quietly starts one process without DeepSpeed
+# Never `accelerate launch --cpu`: with --num_processes 2 it quietly starts one process without DeepSpeed. And always with
+# a --config_file: else the file that `accelerate config` once made counts, whose gpu_ids replace CUDA_VISIBLE_DEVICES.
 launch=("$python" -m accelerate.commands.launch --num_processes "$((processes * nnodes))" --num_machines "$nnodes"
   --machine_rank "$node_rank" --main_process_port "$port" --mixed_precision no --dynamo_backend no)
-((nnodes == 1)) || launch+=(--main_process_ip "$MASTER_ADDR" --same_network)
+((nnodes == 1)) || launch+=(--main_process_ip "$address" --same_network)
 if [[ -n ${ACCELERATE_CONFIG:-} ]]; then
   [[ -f $ACCELERATE_CONFIG ]] || refuse "ACCELERATE_CONFIG '$ACCELERATE_CONFIG' is not a file: use $repo/scripts/ddp.yaml, or leave it out"
   launch+=(--config_file "$ACCELERATE_CONFIG")
 elif [[ $deepspeed == none ]]; then
   launch=("$python" -m torch.distributed.run --nproc_per_node "$processes" --nnodes "$nnodes" --node_rank "$node_rank"
-    --master_addr "${MASTER_ADDR:-127.0.0.1}" --master_port "$port")
+    --master_addr "$address" --master_port "$port")
 else
   [[ -f $deepspeed ]] || refuse "DEEPSPEED_CONFIG '$deepspeed' is not a file: use scripts/zero2.json, scripts/zero3.json or none"
-  launch+=(--use_deepspeed --deepspeed_config_file "$deepspeed")
+  launch+=(--config_file "$repo/scripts/ddp.yaml" --use_deepspeed --deepspeed_config_file "$deepspeed")
   ((nnodes == 1)) || launch+=(--deepspeed_multinode_launcher standard)
 fi
 command=("${launch[@]}" "$repo/train.py" --config "$config" "${flags[@]}" "${passed[@]}")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from config.output import check_no_checkpoints, checkpoint_to_resume, finish, steps_left
+from config.output import check_no_later, checkpoint_to_resume, finish, steps_left
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -83,6 +83,7 @@ def test_a_run_that_is_through_trains_no_further_step_and_has_its_final_files(tm
     assert steps_left(str(path), max_steps=7, num_train_epochs=3.0)
     assert not steps_left(str(path), max_steps=-1, num_train_epochs=2.0)
     assert steps_left(str(path), max_steps=-1, num_train_epochs=3.0)
+    finish(str(path), str(path), best=False)  # a folder of its own, named by --resume: all is there
     finish(str(path), str(tmp_path), best=False)
     assert (tmp_path / ADAPTER).read_bytes() == b"new"
     assert sorted(p.name for p in tmp_path.iterdir()) == [ADAPTER, "checkpoint-6", "trainer_state.json"]
@@ -109,15 +110,14 @@ def test_a_run_that_is_through_ends_with_its_best_weights_wherever_it_lies_now(t
         assert (tmp_path / "trainer_state.json").read_text() == state
 
 
-def test_a_new_run_does_not_write_over_the_checkpoints_of_another(tmp_path):
-    check_no_checkpoints(str(tmp_path), weights_of=None)
+def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
     checkpoint(tmp_path, 3, state=None)  # nothing that could be gone on from
-    check_no_checkpoints(str(tmp_path), weights_of=None)
-    for step in (9, 10):
-        checkpoint(tmp_path, step)
-    with pytest.raises(
-        ValueError, match=r"holds checkpoint-10 of an earlier run, .* go on from it with --resume auto, or"
-    ):
-        check_no_checkpoints(str(tmp_path), weights_of=None)
-    with pytest.raises(ValueError, match=r"name another output_dir for .* the weights of --resume a/checkpoint-7"):
-        check_no_checkpoints(str(tmp_path), weights_of="a/checkpoint-7")
+    check_no_later(str(tmp_path), None)
+    early, late = (checkpoint(tmp_path, step, json.dumps({"global_step": step})) for step in (9, 10))
+    for begin, step in ((None, 0), (early, 9)):
+        with pytest.raises(
+            ValueError, match=f"holds checkpoint-10, which a run from step {step} would write over: go on"
+        ):
+            check_no_later(str(tmp_path), begin and str(begin))
+    check_no_later(str(tmp_path), str(late))
+    check_no_later(str(tmp_path / "another"), str(early))

@@ -95,7 +95,7 @@ def test_a_best_model_by_an_unknown_figure_is_a_sentence(tiny_text, tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, **SAVING}
     trainer = text_trainer(tiny_text, tmp_path, eval_dataset=text_rows(2), metric_for_best_model="a/b", **changes)
     trainer.evaluate = lambda **_: {"eval_a/accuracy": 0.5, "epoch": 1}
-    with pytest.raises(ValueError, match="metric_for_best_model=a/b is no figure of the evaluation: take a/accuracy"):
+    with pytest.raises(ValueError, match="=a/b is no figure of the evaluation, which gave a/accuracy"):
         trainer.train()
 
 
@@ -207,7 +207,7 @@ class TestLayout:
         trainer = text_trainer(tiny_text, tmp_path, **SAVING | {"save_only_model": True})
         trainer.train()
         checkpoint = checkpoint_to_resume("auto", str(tmp_path))
-        assert layout_fault(checkpoint, trainer.layout()) == "it was saved without its optimiser (save_only_model)"
+        assert layout_fault(checkpoint, trainer.layout()).startswith("it has no optimiser: it was saved with")
 
     def test_an_adapter_is_not_loaded_into_all_weights_nor_the_other_way_round(self, tiny_text, tmp_path):
         module, model, _ = tiny_text

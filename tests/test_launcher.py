@@ -93,6 +93,7 @@ def test_no_gpu_is_said_and_runs_on_the_cpu_with_deepspeed(launch):
     assert "--use_deepspeed" in command
     assert value(done, "--deepspeed_config_file") == str(ROOT / "scripts" / "zero2.json")
     assert "--cpu" not in command  # with it accelerate starts one process without DeepSpeed
+    assert value(done, "--config_file") == str(ROOT / "scripts" / "ddp.yaml")  # not what `accelerate config` once made
     assert "--use_cpu" not in words(launch(CUDA_VISIBLE_DEVICES="0"))
 
 
@@ -110,10 +111,11 @@ def test_process_count_that_is_none(launch, count):
         assert f"is '{count}': give a whole number of at least 1" in done.stderr
 
 
-def test_visible_devices_that_are_none(launch):
-    done = launch(CUDA_VISIBLE_DEVICES="cuda:0")
+@pytest.mark.parametrize("entry", ["cuda:0", "0 1", "all"])
+def test_visible_devices_that_are_none(launch, entry):
+    done = launch(CUDA_VISIBLE_DEVICES=entry)
     assert done.returncode == 2
-    assert "CUDA_VISIBLE_DEVICES has the entry 'cuda:0'" in done.stderr
+    assert f"CUDA_VISIBLE_DEVICES has the entry '{entry}'" in done.stderr
 
 
 def test_visible_devices_reach_the_run_unchanged(launch):
@@ -217,6 +219,11 @@ def test_port_that_is_none(launch, port):
     done = launch(MASTER_PORT=port)
     assert done.returncode == 2
     assert f"MASTER_PORT is '{port}'" in done.stderr
+
+
+def test_one_node_heeds_no_address_that_another_job_left(launch):
+    assert value(launch(DEEPSPEED_CONFIG="none", MASTER_ADDR="10.0.0.1"), "--master_addr") == "127.0.0.1"
+    assert "10.0.0.1" not in words(launch(MASTER_ADDR="10.0.0.1"))
 
 
 def test_several_nodes(launch):

@@ -38,6 +38,19 @@ class TestMemory:
         with pytest.raises(StepError, match=r"out of memory while 4 leaves a prompt grow .*lower rollout_prompts"):
             trainer.train()
 
+    @pytest.mark.parametrize(
+        "words",
+        ["CUDA error: out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"],
+    )
+    def test_a_gpu_full_outside_of_pytorchs_own_allocator(self, tiny_text, tmp_path, monkeypatch, words):
+        def fail(*args, **kwargs):
+            raise RuntimeError(words)
+
+        trainer = text_trainer(tiny_text, tmp_path)
+        monkeypatch.setattr(trainer.accelerator, "backward", fail)
+        with pytest.raises(StepError, match="out of memory in a micro-batch of 4 leaves"):
+            trainer.train()
+
     def test_another_runtime_error_stays_itself(self, tiny_text, tmp_path, monkeypatch):
         def fail(*args, **kwargs):
             raise RuntimeError("shapes differ")

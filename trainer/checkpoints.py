@@ -103,8 +103,8 @@ class WholeCheckpoints:
         name = self.args.metric_for_best_model
         figures = [figure.removeprefix("eval_") for figure in metrics if "/" in figure]
         if name is not None and name.removeprefix("eval_") not in figures:
-            raise CheckpointError(
-                f"metric_for_best_model={name} is no figure of the evaluation: take {' or '.join(figures)}"
+            raise ValueError(
+                f"metric_for_best_model={name} is no figure of the evaluation, which gave {', '.join(figures)}"
             )
         return super()._determine_best_metric(metrics, trial)
 
@@ -179,7 +179,7 @@ def layout_fault(checkpoint: str, layout: dict) -> str | None:
     """
     folder = Path(checkpoint)
     if not any([*folder.glob("optimizer*"), *folder.glob("global_step*")]):
-        return "it was saved without its optimiser (save_only_model)"
+        return "it has no optimiser: it was saved with save_only_model, or is the end of a run"
     try:
         saved = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
     except FileNotFoundError:  # of another trainer: only what the files show

@@ -7,7 +7,10 @@ import math
 import torch
 from transformers import TrainerCallback
 
-OUT_OF_MEMORY = ("can't allocate memory", "cannot allocate memory", "not enough memory")  # a CPU allocator's words
+# Words of CPU allocators, of CUDA outside of PyTorch's own allocator, and of cuBLAS that has no room for its workspace.
+OUT_OF_MEMORY = (
+    "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "status_alloc_failed",
+)  # fmt: skip
 
 
 class StepError(ValueError):

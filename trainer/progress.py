@@ -148,6 +148,8 @@ class LayoutCheck(TrainerCallback):
                 f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
                 "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
             )
+        if self.trainer.is_fsdp_enabled:
+            _check_fsdp(accelerator.state.fsdp_plugin)
         if self.trainer.is_deepspeed_enabled:
             stage = accelerator.state.deepspeed_plugin.zero_stage
             assert type(wrapped).__name__ == "DeepSpeedEngine", f"asked for DeepSpeed, got {type(wrapped).__name__}"
@@ -155,3 +157,13 @@ class LayoutCheck(TrainerCallback):
             layout.append(f"ZeRO stage {stage}")
         if accelerator.is_main_process:
             print("layout: " + ", ".join(layout), flush=True)
+
+
+def _check_fsdp(plugin) -> None:
+    """ValueError for forms of FSDP whose weights cannot be made whole for rollouts, or would not be saved as a model."""
+    if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
+        kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
+        raise ValueError(
+            f"FSDP is set to fsdp_version {plugin.fsdp_version} and fsdp_state_dict_type {kind}: set 2 and "
+            "FULL_STATE_DICT, as scripts/fsdp2.yaml has them"
+        )

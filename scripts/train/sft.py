@@ -29,7 +29,7 @@ import torch  # noqa: E402
 from peft import LoraConfig, get_peft_model  # noqa: E402
 from transformers import Trainer, TrainingArguments, set_seed  # noqa: E402
 
-from config.output import checkpoint_to_resume, make_output  # noqa: E402
+from config.output import check_no_later, checkpoint_to_resume, make_output  # noqa: E402
 from config.parser import RecipeParser  # noqa: E402
 from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
 from model.checkpoints import load_policy  # noqa: E402
@@ -196,6 +196,7 @@ def main(argv: list[str] | None = None) -> int:
         args.dataset = [locate(path) for path in args.dataset]
         args.model_name_or_path = locate(args.model_name_or_path)
         checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
+        check_no_later(training.output_dir, checkpoint)
         trainer = build_trainer(args, training)
         trainer.train(resume_from_checkpoint=checkpoint)
     except (ValueError, OSError) as error:
