@@ -25,6 +25,7 @@ def check_record(task: Task, record: dict, image_size, processed_size, thought_e
         task.format_reward("", sol, **keywords)
         task.accuracy_reward("", sol, **keywords)
     except Exception as error:
+        error = error.__cause__ or error  # what process_answer says, without the sentence round it
         reason = " ".join(str(error).split())
         raise ValueError(
             f"record {record['id']!r}: the rewards of {task.path} cannot score it ({type(error).__name__}: {reason}): "

@@ -118,6 +118,19 @@ def test_coco_keeps_empty_pictures(run, folder):
     assert report["changed"] == 1
 
 
+def test_coco_annotations_of_pictures_that_are_not_there(run, folder):
+    """They would make their pictures seem empty."""
+    content = coco()
+    content["annotations"].append({"id": 50, "image_id": 77, "category_id": 1, "bbox": [1, 2, 3, 4]})
+    rows, report = run("coco", content, "--image_root", str(folder / "images"))
+    assert len(rows) == 2 and report["refusals"][0].endswith(
+        "1 of 2 image_id in annotations are no picture's id, first 77"
+    )
+    (folder / "out" / "records.jsonl").unlink()
+    content["annotations"] = [one | {"image_id": str(one["image_id"])} for one in content["annotations"]]
+    assert "give annotations and pictures the same ids" in run("coco", content, status=2)
+
+
 def test_refcoco_gives_a_record_a_sentence(run, folder):
     refs = [{"ann_id": 7, "image_id": 1, "sentences": [{"sent": "the cup"}, "Left one"]}, {"ann_id": 99, "image_id": 1}]
     rows, report = run("refcoco", coco(refs=refs), "--image_root", str(folder / "images"))

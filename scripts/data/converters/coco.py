@@ -22,6 +22,12 @@ def read_pictures(source, options):
     found = defaultdict(list)
     for one in content["annotations"]:
         found[one["image_id"]].append(one)
+    lost = sorted(found.keys() - {picture["id"] for picture in content["images"]}, key=repr)
+    if lost:
+        fault = f"{source}: {len(lost)} of {len(found)} image_id in annotations are no picture's id, first {lost[0]!r}"
+        if len(lost) == len(found):  # "1" and 1, for example: every picture would seem to show nothing
+            raise ValueError(f"{fault}: give annotations and pictures the same ids.")
+        options.refuse(fault)
     return [
         (f"{source} picture {picture['id']}", {"picture": picture, "annotations": found[picture["id"]], "names": names})
         for picture in content["images"]
