@@ -152,6 +152,11 @@ def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[d
         try:
             record = parse_record(raw, place, default_id, **checks)
             # Rollouts are grouped by id, so two prompts of one id would be scored against each other.
+            if seen.get(record["id"]) == place:
+                raise ValueError(
+                    f"{place} (id {record['id']!r}): the manifests take this record twice: name its file once, or give "
+                    "the entries parts that do not overlap."
+                )
             if record["id"] in seen:
                 raise ValueError(
                     f"{place}: the id {record['id']!r} is taken by {seen[record['id']]}: every record of a run needs "

@@ -187,6 +187,9 @@ def load_video(
         raise MediaError(
             f"video {path} is cut off: {len(frames)} of {len(wanted)} frames can be decoded; replace the file."
         )
+    sizes = {frame.size for frame in frames}
+    if len(sizes) > 1:
+        raise MediaError(f"video {path} changes its size ({sorted(sizes)}): encode it anew in one size.")
     _check_shape("video", path, frames[0])
     sampled_fps = rate * len(wanted) / total
     return Video(frames + frames[-1:] * (len(frames) % 2), sampled_fps)

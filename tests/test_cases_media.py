@@ -52,16 +52,17 @@ def test_a_kind_of_picture_that_is_not_read_is_not_called_none(tmp_path):
 # --- clips ------------------------------------------------------------------------------------------------------------
 
 
-def write(path, codec="mpeg4", times=range(0, 4000, 100), rate=10, sound=0, movflags=None):
+def write(path, codec="mpeg4", times=range(0, 4000, 100), rate=10, sound=0, movflags=None, size=(64, 32)):
     """A clip shown at `times` (ms): the upper half grows brighter, the lower is noise. `sound`: seconds of silence."""
     noise = np.random.default_rng(0)
     with av.open(str(path), "w", options={"movflags": movflags} if movflags else {}) as container:
         stream = container.add_stream(codec, rate=rate, options={"g": "10"})
-        stream.width, stream.height, stream.pix_fmt = 64, 32, "yuv420p"
+        stream.width, stream.height = size
+        stream.pix_fmt = "yuvj420p" if codec == "mjpeg" else "yuv420p"
         voice = container.add_stream("aac", rate=8000, layout="mono") if sound else None
         for number, time in enumerate(times):
-            array = np.full((32, 64, 3), 255 * number // (len(times) - 1), dtype=np.uint8)
-            array[16:] = noise.integers(0, 255, (16, 64, 3))
+            array = np.full((*size[::-1], 3), 255 * number // (len(times) - 1), dtype=np.uint8)
+            array[16:] = noise.integers(0, 255, array[16:].shape)
             frame = av.VideoFrame.from_ndarray(array, format="rgb24")
             frame.pts, frame.time_base = time, Fraction(1, 1000)
             container.mux(stream.encode(frame))
@@ -121,3 +122,21 @@ def test_a_clip_trimmed_without_encoding_it_again_is_not_cut_off(tmp_path):
     brightness = [frame.getpixel((0, 0))[0] for frame in frames]
     assert len(frames) == 4
     assert brightness[0] > 150 and brightness[-1] > 240
+
+
+def test_a_clip_that_changes_its_size_is_named(tmp_path):
+    parts = [
+        write(tmp_path / f"{size[0]}.mkv", "mjpeg", range(0, 1000, 100), size=size) for size in ((64, 32), (32, 64))
+    ]
+    with av.open(str(tmp_path / "call.mkv"), "w") as target:
+        stream = None
+        for number, part in enumerate(parts):
+            with av.open(str(part)) as source:
+                stream = stream or target.add_stream_from_template(source.streams.video[0])
+                for packet in source.demux(video=0):
+                    if packet.dts is not None:
+                        packet.pts, packet.dts = packet.pts + 1000 * number, packet.dts + 1000 * number
+                        packet.stream = stream
+                        target.mux(packet)
+    with pytest.raises(MediaError, match=r"call\.mkv changes its size \(\[\(32, 64\), \(64, 32\)\]\): encode it anew"):
+        load_video(tmp_path / "call.mkv")

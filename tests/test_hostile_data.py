@@ -87,3 +87,13 @@ def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fa
     assert str(caught.value).startswith("record 0 (id 'r7'): ")
     str(caught.value).encode()
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("second", ["", "  sampling_strategy: end:2\n"])
+def test_a_record_that_a_manifest_takes_twice(tmp_path, tasks, second):
+    path = manifest(tmp_path, "\n".join([RECORD % "null"] * 3))
+    path.write_text(path.read_text() + "- json_path: data.jsonl\n" + second)
+    with pytest.raises(
+        ValueError, match=r"data\.jsonl line [12] \(id 'data:[01]'\): the manifests take this record twice"
+    ):
+        build_dataset(path, tasks)
