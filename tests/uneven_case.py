@@ -1,6 +1,6 @@
 """Run by two processes under torch's launcher: scenarios in which one has other work than the other, one after another.
 
-torchrun --nproc_per_node 2 tests/uneven_case.py LAYOUT FOLDER SCENARIO ...     (LAYOUT: ddp, zero2, zero3)
+torchrun --nproc_per_node 2 tests/uneven_case.py LAYOUT FOLDER SCENARIO ...     (LAYOUT: ddp, zero2, zero3, fsdp2)
 
 Rows alternate, so the first process always gets those of even place and the second those of odd place. Each scenario
 trains three steps and writes FOLDER/SCENARIO.json; a hang ends in the collectives' short timeout.
@@ -11,11 +11,13 @@ import os
 import sys
 import time
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "bench")]
 
+import fsdp_on_cpu  # noqa: E402
 import torch  # noqa: E402
 from fixed_rollouts import FixedRollouts, hashed_tree, text_reward, written  # noqa: E402
 from layout_worker import trainable  # noqa: E402
@@ -157,7 +159,7 @@ def rows(kinds: tuple[str, str], folder: Path, count: int):
 
 def train(scenario: Scenario, layout: str, folder: Path) -> dict:
     """Three steps; what the log and the weights of both processes say."""
-    deepspeed = str(ROOT / f"scripts/{layout}.json") if layout != "ddp" else None
+    deepspeed = str(ROOT / f"scripts/{layout}.json") if layout.startswith("zero") else None
     settings = {"sync_prompt_across_ranks": False, "num_iterations": 1, "gradient_checkpointing": False}
     args = GRPOConfig(
         **{
@@ -215,6 +217,8 @@ def train(scenario: Scenario, layout: str, folder: Path) -> dict:
 
 def main(layout: str, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
+    if layout == "fsdp2":
+        fsdp_on_cpu.pretend(timedelta(seconds=TIMEOUT))
     for name in names:
         begin = time.time()
         print(f"[{RANK}] {name}", flush=True)
