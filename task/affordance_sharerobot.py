@@ -11,7 +11,7 @@ the share above 0.5, and the share of predictions whose centre lies in a true bo
 from statistics import fmean
 
 from task.answer_parsing import answer_text, parse_boxes, split_completion
-from task.boxes import are_pixels, centre, distance, iou, move_objects, processed_size, scale_suspect, true_objects
+from task.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
 
 TASK_CONFIG = {
     "task_type": "affordance-sharerobot",
@@ -45,7 +45,7 @@ def accuracy_reward(completion, sol, **kw):
     """(overlap in [0, 1], {"centre_hit", "parse_fail", "scale_suspect": 0 or 1}); None without a true box."""
     if sol is None:
         return None
-    truth, size = _truth(sol, kw), processed_size(kw)
+    truth, size = _truth(sol, kw), plane_size(TASK_CONFIG["frame"], kw)
     box = parse_answer(completion, **kw)
     if box is None:
         return 0.0, {"centre_hit": 0, "parse_fail": 1, "scale_suspect": 0}
@@ -70,7 +70,11 @@ def compute_metrics(predictions, **kw):
         return {}
     pairs = [(row["prediction"], [one["bbox_2d"] for one in true_objects(row["sol"])]) for row in rows]
     overlaps = [max((iou(box, one) for one in truth), default=0.0) if box else 0.0 for box, truth in pairs]
-    suspects = [row for row in rows if row["prediction"] and scale_suspect([row["prediction"]], row["processed_size"])]
+    suspects = [
+        row
+        for row in rows
+        if row["prediction"] and scale_suspect([row["prediction"]], plane_size(TASK_CONFIG["frame"], row))
+    ]
     return {
         "iou": fmean(overlaps),
         "iou_50": fmean(overlap >= 0.5 for overlap in overlaps),

@@ -83,12 +83,18 @@ def scale_suspect(shapes, size) -> bool:
     return beyond or min(numbers) < 0 or max(numbers) <= 1
 
 
-def processed_size(kw) -> tuple:
-    """(width, height) of the processed picture; ValueError for a record without one."""
-    if kw.get("processed_size") is None:
-        name = kw.get("question_type", "this task")
-        raise ValueError(f"record {kw.get('id')}: {name} scores places in a picture: give the record an image.")
-    return kw["processed_size"]
+def plane_size(frame: str, of) -> tuple:
+    """(width, height) of the plane that a task's numbers lie in; ValueError for a record without a picture.
+
+    Args:
+        frame: TASK_CONFIG["frame"].
+        of: a reward's keywords or a prediction, with `image_size` and `processed_size`.
+    """
+    if of.get("processed_size") is None:
+        name = of.get("question_type", "this task")
+        raise ValueError(f"record {of.get('id')}: {name} scores places in a picture: give the record an image.")
+    planes = {"norm1000": (1000, 1000), "processed": of["processed_size"]}
+    return planes.get(frame) or of["image_size"]
 
 
 def _true_object(one) -> dict:

@@ -20,7 +20,7 @@ import math
 from statistics import fmean
 
 from task.answer_parsing import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
-from task.boxes import are_pixels, centre, distance, iou, move_objects, processed_size, scale_suspect, true_objects
+from task.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
 from task.processing_utils import scale_points
 from task.text_parsing import CHOICES, parse_choice, same_words, unmarked
 
@@ -61,7 +61,7 @@ def accuracy_reward(completion, sol, **kw):
         return None
     choices = _choices(kw)
     truth = _true_choice(sol, choices, kw) if choices else _true_places(sol, kw)
-    size = None if choices else processed_size(kw)
+    size = None if choices else plane_size(TASK_CONFIG["frame"], kw)
     prediction = parse_answer(completion, **kw)
     if prediction is None:
         return 0.0, {"success": 0, "parse_fail": 1, "scale_suspect": 0}
@@ -93,7 +93,7 @@ def compute_metrics(predictions, **kw):
     for row in rows:
         choices = _choices(row)
         truth = _true_choice(row["sol"], choices, row) if choices else _true_places(row["sol"], row)
-        prediction, size = row["prediction"], row["processed_size"]
+        prediction, size = row["prediction"], None if choices else plane_size(TASK_CONFIG["frame"], row)
         successes.append(prediction is not None and _scored(prediction, truth, size)[1])
         suspects += bool(prediction and not choices and scale_suspect([prediction], size))
     return {

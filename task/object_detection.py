@@ -18,7 +18,7 @@ import sys
 from statistics import fmean
 
 from task.answer_parsing import answer_text, normal_text, parse_boxes, parse_value, split_completion
-from task.boxes import are_pixels, iou, move_objects, processed_size, scale_suspect, true_objects
+from task.boxes import are_pixels, iou, move_objects, plane_size, scale_suspect, true_objects
 
 MAX_OBJECTS = 100  # COCO's own limit of detections a picture; a longer list is no answer
 
@@ -58,7 +58,7 @@ def accuracy_reward(completion, sol, **kw):
     """(score in [0, 1], {"boxes": how many, "parse_fail", "scale_suspect": 0 or 1}); None without a true answer."""
     if sol is None:
         return None
-    truth, size = true_objects(sol), processed_size(kw)
+    truth, size = true_objects(sol), plane_size(TASK_CONFIG["frame"], kw)
     found = parse_answer(completion, **kw)
     if found is None:
         return 0.0, {"boxes": 0, "parse_fail": 1, "scale_suspect": 0}
@@ -109,7 +109,7 @@ def compute_metrics(predictions, **kw):
     singles = [max(o, default=0.0) for o, (found, truth) in zip(overlaps, pairs, strict=True) if len(truth) == 1]
     empty = [found == [] for found, truth in pairs if not truth]
     suspects = [
-        found and scale_suspect([one["bbox_2d"] for one in found], row["processed_size"])
+        found and scale_suspect([one["bbox_2d"] for one in found], plane_size(TASK_CONFIG["frame"], row))
         for (found, _), row in zip(pairs, rows, strict=True)
     ]
     metrics = {

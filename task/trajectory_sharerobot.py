@@ -13,6 +13,7 @@ import math
 import numpy as np
 
 from task.answer_parsing import answer_text, parse_points, split_completion
+from task.boxes import plane_size
 from task.processing_utils import scale_trajectory
 
 MIN_POINTS, MAX_POINTS = 2, 256  # a longer prediction is no path, and would make the distances slow
@@ -53,7 +54,7 @@ def accuracy_reward(completion, sol, **kw):
     """(score in [0, 1], {"dfd": pixels, "parse_fail": 0 or 1, "scale_suspect": 0 or 1}); None without a true path."""
     if sol is None:
         return None
-    truth, size = _truth(sol, kw), _picture(kw)
+    truth, size = _truth(sol, kw), plane_size(TASK_CONFIG["frame"], kw)
     diagonal = math.hypot(*size)
     path = parse_answer(completion, **kw)
     if path is None:
@@ -87,7 +88,11 @@ def compute_metrics(predictions, **kw):
         return {}
     measured = [_distances(row) for row in rows]
     metrics = {name: float(np.mean([one[name] for one in measured])) for name in measured[0]}
-    suspects = [row for row in rows if row["prediction"] and scale_suspect(row["prediction"], row["processed_size"])]
+    suspects = [
+        row
+        for row in rows
+        if row["prediction"] and scale_suspect(row["prediction"], plane_size(TASK_CONFIG["frame"], row))
+    ]
     return {
         **metrics,
         "format": float(np.mean([row["format"] or 0.0 for row in rows])),
@@ -151,7 +156,7 @@ def _distances(row):
     for unit, size in (("px", row["image_size"]), ("1000", (1000, 1000))):
         worst = math.hypot(*size)
         truth = scale_trajectory(row["answer"], row["image_size"], size)
-        path = row["prediction"] and scale_trajectory(row["prediction"], row["processed_size"], size)
+        path = row["prediction"] and scale_trajectory(row["prediction"], plane_size(TASK_CONFIG["frame"], row), size)
         for name, measure in DISTANCES.items():
             found[f"{name}_{unit}"] = min(measure(path, truth), worst) if path else worst
     return found
@@ -171,12 +176,6 @@ def _truth(sol, kw):
     if not isinstance(sol, list) or len(sol) < MIN_POINTS:
         raise ValueError(f"record {kw.get('id')}: the answer must be a path of at least 2 points, got {sol!r}.")
     return sol
-
-
-def _picture(kw):
-    if kw.get("processed_size") is None:
-        raise ValueError(f"record {kw.get('id')}: trajectory-sharerobot scores paths in a picture: give it an image.")
-    return kw["processed_size"]
 
 
 def _array(path):

@@ -179,7 +179,7 @@ def test_faults_of_the_record_are_said_and_no_answer_abstains():
     assert accuracy_reward(said(SOL), None, **SIZES) is None
     with pytest.raises(ValueError, match=r"record r7.*at least 2"):
         accuracy_reward(said(SOL), [[1, 2]], id="r7", **SIZES)
-    with pytest.raises(ValueError, match=r"record r7.*give it an image"):
+    with pytest.raises(ValueError, match=r"record r7.*give the record an image"):
         accuracy_reward(said(SOL), SOL, id="r7", image_size=None, processed_size=None)
     with pytest.raises(ValueError, match="at least 2 way-points, got 1"):
         process_answer([[1, 2]], (10, 10), (20, 20))
