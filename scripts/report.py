@@ -37,7 +37,12 @@ def main(argv: list[str] | None = None) -> int:
         if output.is_dir():
             raise ValueError(f"--output {output} is a folder: name a file, such as {output / 'report.html'}.")
         page = render_page(title, *page_content(sources, load_tasks()))
-        output.write_text(page, encoding="utf-8")
+        try:
+            output.write_text(page, encoding="utf-8")
+        except OSError as error:
+            raise ValueError(
+                f"{output} cannot be written ({error.strerror}): name another file by --output."
+            ) from error
     except (ValueError, OSError) as error:
         print(f"report.py: {error}", file=sys.stderr)
         return 2

@@ -23,7 +23,8 @@ function textBoxes() {
   return boxes;
 }
 
-// Pairs of texts that cover each other, texts that stick out of the window, buttons that cut their one line of text.
+// Pairs of texts that cover each other, texts that stick out of the window, buttons that cut their one line of text,
+// controls that stick out of their card.
 function layoutFaults() {
   const boxes = textBoxes(), found = [];
   for (const a of boxes) if (a.x1 < -0.5 || a.x2 > innerWidth + 0.5) found.push(`${a.text} sticks out: ${a.x1} to ${a.x2}`);
@@ -33,6 +34,10 @@ function layoutFaults() {
   }));
   for (const button of document.querySelectorAll("nav a, button.quiet, h1, h2, h3, .tile b")) {
     if (button.checkVisibility() && button.scrollWidth > button.clientWidth + 1 && getComputedStyle(button).display !== "inline") found.push(`${button.textContent.slice(0, 40)} is cut`);
+  }
+  for (const control of document.querySelectorAll(".card .controls :is(input, select, button)")) {
+    const card = control.closest(".card"), past = control.getBoundingClientRect().right - card.getBoundingClientRect().right;
+    if (control.checkVisibility() && past > 0.5) found.push(`${control.ariaLabel || control.textContent.slice(0, 40)} sticks out of its card: ${past}`);
   }
   if (document.documentElement.scrollWidth > innerWidth) found.push(`the page is ${document.documentElement.scrollWidth} wide`);
   return found;

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import json
 import math
 import os
@@ -27,6 +29,12 @@ def picture(file: Path, size=(84, 60), colour=(90, 150, 160)) -> str:
     )
     image.save(file)
     return str(file)
+
+
+def data_url(size=(112, 84), colour=(60, 120, 200)) -> str:
+    out = io.BytesIO()
+    Image.new("RGB", size, colour).save(out, "png")
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
 
 
 def log_entries(steps: int, every: int = 5, seed: int = 0) -> list[dict]:
@@ -119,6 +127,7 @@ def agent_tree(step: int, prompt: str) -> dict:
         ),
         node(-1, "step", "<answer>Lyon</answer>", -1.1, group=1),
     ]
+    nodes[1]["pictures"] = [data_url(), data_url((160, 40), (200, 60, 60))]
     rows = [
         {"leaf": leaf, "rewards": {"em": float(leaf == 2)}, "reward": float(leaf == 2), "advantage": advantage}
         for leaf, advantage in ((2, 0.9), (4, -0.4), (5, -1.1))

@@ -14,6 +14,7 @@ from task import gridworld
 from task.agent_text import UNREADABLE
 from task.gridworld import CELL, GridworldEnvironment, accuracy_reward, compute_metrics, draw, format_reward
 from task.task_loader import load_tasks
+from trainer.tree_pictures import pictures_of
 
 BOARD = ["SFF", "FHF", "FFG"]
 
@@ -114,6 +115,7 @@ def test_an_agent_walks_over_pictures(tiny_vlm):
     (tree,) = engine.grow(policy, ["a"])
     seen = [node for node in tree.nodes if node.kind == "observation"]
     assert all(node.media.media["image_grid_thw"].tolist() == [[1, 6, 6]] for node in seen)
+    assert [len(pictures_of(node)) for node in tree.nodes] == [int(node.kind == "observation") for node in tree.nodes]
     for leaf in tree.leaves():
         completion = tiny_vlm[2].tokenizer.decode(tree.tokens(leaf), skip_special_tokens=True)
         assert task.accuracy_reward(completion, BOARD, id="a")[0] == 1.0 and task.format_reward(completion, BOARD) == 1

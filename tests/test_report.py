@@ -147,9 +147,9 @@ class TestHistory:
 
     def test_a_long_log_is_read_in_time(self, tmp_path):
         cases.write_lines(tmp_path / "log.jsonl", [{"step": s, "reward": 0.5} for s in range(60_000)])
-        started = time.monotonic()
+        started = time.process_time()
         assert len(read_history(tmp_path)[0]) == 60_000
-        assert time.monotonic() - started < 5
+        assert time.process_time() - started < 5
 
     def test_time_left_comes_from_the_latest_steps(self):
         history = [{"step": s, "step_time": 9.0 if s < 50 else 2.0} for s in range(0, 100, 5)]
@@ -283,6 +283,13 @@ class TestTrees:
         (shown,) = tree_items([{"step": 0, "nodes": nodes, "rows": []}], tasks, Pictures(Thumbnails(), 9))[0]["nodes"]
         assert shown["text"] == "a[picture]b[picture]" and "tokens" not in shown
 
+    def test_pictures_of_an_observation_are_pictures_and_few(self, tasks):
+        good = "data:image/png;base64,iVBORw0KGgo="
+        bad = ["data:image/svg+xml;base64,AAAA", "https://example.org/a.png", good + "'", good + "A" * 70_000, 5]
+        nodes = [{"parent": -1, "pictures": [*bad, *[good] * 9]}, {"parent": 0, "pictures": good}]
+        one, two = tree_items([{"step": 0, "nodes": nodes, "rows": []}], tasks, Pictures(Thumbnails(), 9))[0]["nodes"]
+        assert one["pictures"] == [good] * 4 and "pictures" not in two
+
     def test_a_resumed_run_replaces_its_trees(self, tmp_path):
         trees = [cases.agent_tree(step, "q") for step in (0, 20)] + [cases.agent_tree(20, "q") | {"question": "again"}]
         cases.write_lines(tmp_path / "trees.jsonl", [*trees, {"step": 40, "cut": "the file is full"}])
@@ -353,7 +360,7 @@ class TestCommandLine:
         for arguments, said in (
             ([tmp_path / "none"], "is not a folder"),
             ([tmp_path / "run", "--output", tmp_path], "is a folder: name a file"),
-            ([tmp_path / "run", "--output", tmp_path / "no" / "x.html"], "No such file"),
+            ([tmp_path / "run", "--output", tmp_path / "no" / "x.html"], "x.html cannot be written (No such file"),
         ):
             done = run_report(*arguments)
             assert done.returncode == 2

@@ -1,10 +1,14 @@
 """trees.jsonl: what a line holds, when one is written, and what a full disk or a restart does."""
 
+import base64
+import io
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
+from PIL import Image
 from trainer_cases import chain_tree, thought_tree
 
 from model.vlm_module import EncodedPrompt
@@ -127,6 +131,39 @@ def test_a_tree_that_is_too_large_says_what_it_lost(tmp_path):
     assert shortened["cut"] == "tokens of 4 nodes, texts of 1 nodes after 125 characters"
     assert shortened["nodes"][0]["count"] == 5000
     assert len((tmp_path / "trees.jsonl").read_bytes().splitlines()[1]) <= log.max_tree_bytes
+
+
+def observed_rollout(*pictures) -> Rollout:
+    """A step, what it was shown, and the next step."""
+    parts = [{"type": "text", "text": "You moved."}, *({"type": "image", "image": picture} for picture in pictures)]
+    seen = SimpleNamespace(point=SimpleNamespace(results=[parts]), error=None)
+    tree = Tree("seen")
+    step = tree.add(Node(PROMPT, "step", [1]))
+    below = tree.add(Node(step, "observation", [2, 3], sampled=False, media=prompt() if pictures else None, extra=seen))
+    tree.add(Node(below, "step", [4]))
+    return Rollout.of([prompt()], [tree], 1)
+
+
+def test_pictures_of_an_observation_are_logged_small(tmp_path):
+    photograph = Image.effect_noise((640, 320), 60).convert("RGB")
+    drawing = Image.new("RGB", (112, 84), (225, 238, 250))
+    write(TreeLog(tmp_path, every=1), rollout=observed_rollout(photograph, drawing), advantages=[1.0], totals=[1.0])
+    nodes = lines(tmp_path)[0]["nodes"]
+    assert ["pictures" in node for node in nodes] == [False, True, False]
+    photograph, drawing = nodes[1]["pictures"]
+    assert photograph.startswith("data:image/jpeg;base64,") and drawing.startswith("data:image/png;base64,")
+    shown = [Image.open(io.BytesIO(base64.b64decode(url.partition(",")[2]))) for url in (photograph, drawing)]
+    assert [picture.size for picture in shown] == [(160, 80), (112, 84)]
+    assert shown[1].convert("RGB").getpixel((50, 50)) == (225, 238, 250)
+
+
+def test_pictures_are_the_first_to_go_from_a_tree_that_is_too_large(tmp_path):
+    pictures = [Image.effect_noise((160, 160), 80).convert("RGB") for _ in range(2)]
+    log = TreeLog(tmp_path, every=1, max_tree_bytes=4000)
+    write(log, rollout=observed_rollout(*pictures), advantages=[1.0], totals=[1.0])
+    (entry,) = lines(tmp_path)
+    assert entry["cut"] == "pictures of 1 nodes"
+    assert entry["nodes"][1]["tokens"] == ["b", "c"] and "pictures" not in entry["nodes"][1]
 
 
 def test_a_full_file_ends_with_one_sentence(tmp_path, capsys):

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import pytest
 import report_cases as cases
 from conftest import ROOT
-from page_measures import measured
+from page_measures import measured, wait_until
 
 sys.path.insert(0, str(ROOT / "scripts"))
 
@@ -161,8 +161,9 @@ def test_the_browser_follows_a_run(open_page, tmp_path):
         page.locator(".node").nth(2).click()
         page.locator("#other-figures > summary").click()
         page.evaluate("scrollTo(0, 700)")
+        with (tmp_path / "trees.jsonl").open("a") as out:
+            out.write(json.dumps(trees[1]) + "\n")
         append(tmp_path, *log[4:])
-        cases.write_lines(tmp_path / "trees.jsonl", trees)
         page.locator("#live", has_text="step 50 of 50").wait_for(timeout=15_000)
         assert "training has ended" in page.locator("#live").inner_text()
         assert page.locator("output").inner_text() == "step 0"
@@ -175,6 +176,33 @@ def test_the_browser_follows_a_run(open_page, tmp_path):
         assert [said for said in page.said if "/news" not in said] == []
     page.locator("body[data-connected=no]").wait_for(timeout=15_000)
     assert "start scripts/watch.py again" in page.locator("#live").inner_text()
+
+
+@pytest.mark.slow
+def test_what_one_types_and_drags_stays_while_the_run_goes_on(open_page, tmp_path):
+    cases.write_run(tmp_path)
+    predictions = [cases.prediction(i) for i in range(90)]
+    cases.write_evaluation(tmp_path / "eval", predictions[:80])
+    with serving(tmp_path) as port:
+        page = open_page(f"http://127.0.0.1:{port}/")
+        page.get_by_label("Training step").evaluate("slider => { slider.dataset.mine = 'yes'; }")
+        search = page.get_by_placeholder("question, answer or id")
+        search.fill("cone")
+        search.focus()
+        while (made := page.locator(".item").count()) < 80:
+            page.evaluate("scrollTo(0, document.body.scrollHeight)")
+            wait_until(page, f"document.querySelectorAll('.item').length > {made}")
+        page.evaluate("scrollTo(0, document.body.scrollHeight)")
+        place = page.evaluate("scrollY")
+        append(tmp_path, {"step": 105, "reward": 0.9})
+        page.locator("#live", has_text="step 105").wait_for(timeout=15_000)
+        assert search.evaluate("input => document.activeElement === input && input.value") == "cone"
+        assert page.get_by_label("Training step").get_attribute("data-mine") == "yes"
+        assert page.evaluate("scrollY") == place
+        cases.write_lines(tmp_path / "eval" / "parts" / "0.jsonl", predictions[80:])
+        page.locator("#found", has_text="of 90 items").wait_for(timeout=15_000)
+        assert page.evaluate("scrollY") == place
+        assert search.input_value() == "cone"
 
 
 @pytest.mark.slow

@@ -4,7 +4,8 @@ One line a tree:
 
     {"step", "prompt_id", "question_type", "question", "images": [path], "image_size", "processed_size",
      "nodes": [{"parent", "kind", "group", "status", "sampled", "count", "text", "tokens": [text], "entropies",
-                "logprobs", "advantage", "reward", "error": of a tool, where there was one}],
+                "logprobs", "advantage", "reward", "error": of a tool, where there was one,
+                "pictures": [data URL], where an observation has any}],
      "rows": [{"leaf", "rewards": {function: value}, "reward", "advantage"}],
      "cut": what was left out, only where something was}
 
@@ -23,6 +24,7 @@ from pathlib import Path
 
 from trainer.rollout import Rollout
 from trainer.tree import Node, Tree
+from trainer.tree_pictures import pictures_of
 
 FILE_NAME = "trees.jsonl"
 MAX_TREE_BYTES = 256 * 2**10
@@ -54,7 +56,8 @@ class TreeLog:
     Args:
         folder: the run's output_dir.
         every: N. Where a generation serves several steps, the first generation at or after each multiple is logged.
-        max_tree_bytes: of one line. A larger tree loses its tokens (text stays), then all but the start of its texts.
+        max_tree_bytes: of one line. A larger tree loses its pictures, then its tokens (text stays), then all but the
+            start of its texts.
         max_file_bytes: of the file. Once it is full, one last line says so and later trees are not logged.
     """
 
@@ -122,24 +125,36 @@ class TreeLog:
             self.file.write_bytes(content[: content.rfind(b"\n") + 1])
 
     def _fitted(self, entry: dict) -> str:
-        """The entry as a line of at most `max_tree_bytes`, as far as leaving tokens and long texts out gets it."""
-        line = _line(entry)
-        if len(line) <= self.max_tree_bytes:
-            return line
-        nodes = entry["nodes"]
-        for node in nodes:
-            fork = node["entropies"][:1]  # the viewer shows the entropy at forks
-            node.update(tokens=None, entropies=fork, logprobs=None)
-        entry["cut"] = f"tokens of {len(nodes)} nodes"
-        if len(line := _line(entry)) > self.max_tree_bytes:
-            room = min(MAX_TEXT, max(20, self.max_tree_bytes // (4 * len(nodes))))
-            long = [node for node in nodes if len(node["text"]) > room]
-            for node in long:
-                node["text"] = node["text"][:room] + " ..."
-            entry["question"] = entry["question"][:MAX_TEXT]
-            entry["cut"] += f", texts of {len(long)} nodes after {room} characters"
+        """The entry as a line of at most `max_tree_bytes`, as far as leaving out what can be spared gets it."""
+        nodes, cuts = entry["nodes"], []
+        for leave_out in (_without_pictures, _without_tokens, self._with_short_texts):
             line = _line(entry)
-        return line
+            if len(line) <= self.max_tree_bytes:
+                return line
+            if cut := leave_out(entry, nodes):
+                cuts.append(cut)
+                entry["cut"] = ", ".join(cuts)
+        return _line(entry)
+
+    def _with_short_texts(self, entry: dict, nodes: list[dict]) -> str:
+        room = min(MAX_TEXT, max(20, self.max_tree_bytes // (4 * len(nodes))))
+        long = [node for node in nodes if len(node["text"]) > room]
+        for node in long:
+            node["text"] = node["text"][:room] + " ..."
+        entry["question"] = entry["question"][:MAX_TEXT]
+        return f"texts of {len(long)} nodes after {room} characters"
+
+
+def _without_pictures(entry: dict, nodes: list[dict]) -> str:
+    pictured = [node for node in nodes if node.pop("pictures", None)]
+    return f"pictures of {len(pictured)} nodes" if pictured else ""
+
+
+def _without_tokens(entry: dict, nodes: list[dict]) -> str:
+    for node in nodes:
+        fork = node["entropies"][:1]  # the viewer shows the entropy at forks
+        node.update(tokens=None, entropies=fork, logprobs=None)
+    return f"tokens of {len(nodes)} nodes"
 
 
 def tree_entry(
@@ -192,6 +207,8 @@ def _node_entry(node: Node, decode) -> dict:
         "entropies": [_round(x, 3) for x in node.entropies],
         "logprobs": [_round(x, 3) for x in node.logprobs],
     }
+    pictures = pictures_of(node)
+    entry |= {"pictures": pictures} if pictures else {}
     return entry | ({"error": str(node.error)[:200]} if node.error else {})
 
 

@@ -15,6 +15,10 @@ from task.answer_parsing import thought_tags
 BUDGET = 24 * 2**20  # characters of all trees of a page
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
 PLACEHOLDERS = re.compile(r"(?:<\|(?:image|video)_pad\|>)+")
+PICTURE = re.compile(
+    r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=]{1,65536}"
+)  # as trainer/tree_pictures.py makes them
+MOST_PICTURES = 4  # of a node
 NODE_LISTS = ("tokens", "entropies", "logprobs")
 MOST_NODES = 5_000
 
@@ -89,6 +93,8 @@ def _node(node: dict, place: int) -> dict:
     # with the tokens of an observation's picture the page would show hundreds of placeholders
     lists = {name: node[name] for name in NODE_LISTS if isinstance(node.get(name), list) and node[name]}
     lists = lists if said == written else {}
+    pictures = node.get("pictures") if isinstance(node.get("pictures"), list) else []
+    pictures = [one for one in pictures if isinstance(one, str) and PICTURE.fullmatch(one)]
     return {
         "parent": parent if isinstance(parent, int) and -1 <= parent < place else -1,
         "kind": text(node.get("kind") or "node", 30),
@@ -100,6 +106,7 @@ def _node(node: dict, place: int) -> dict:
         "advantage": number(node.get("advantage")),
         "reward": number(node.get("reward")),
         "error": text(node.get("error"), 200),
+        **({"pictures": pictures[:MOST_PICTURES]} if pictures else {}),
         **lists,
     }
 

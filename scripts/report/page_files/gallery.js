@@ -5,7 +5,7 @@ const ROWS_AT_ONCE = 100;
 const ORDERS = [["data", "as in the data"], ["worst", "lowest score first"], ["best", "highest score first"]];
 
 const filters = { source: null, task: "", status: "", low: "", high: "", query: "", order: "data", view: "cards" };
-let cardObserver = null;
+let cardObserver = null, cardsMade = 0;
 
 function drawGallery(evaluations) {
   const section = byId("gallery");
@@ -15,7 +15,7 @@ function drawGallery(evaluations) {
   if (!shown.some((evaluation) => evaluation.name === filters.source)) filters.source = shown.at(-1).name;
   const results = el("div", { id: "results" });
   const found = el("p", { id: "found", role: "status" });
-  const again = () => { showFilters(bar, shown, again); showResults(shown, results, found); };
+  const again = (most) => { showFilters(bar, shown, again); showResults(shown, results, found, most); };
   const bar = el("div", { class: "card filters" });
   section.append(sectionHead("gallery", "Predictions", null, found), bar,
     el("div", { class: "legend" },
@@ -23,7 +23,7 @@ function drawGallery(evaluations) {
       el("span", { class: "key" }, el("i", { style: { color: "var(--predicted)" } }), "prediction"),
       el("span", {}, "in the original picture; a path starts at its dot and ends at its arrow")),
     results);
-  again();
+  again(cardsMade); // where a page is drawn anew, it is as long as it was
 }
 
 function showFilters(bar, shown, again) {
@@ -63,7 +63,7 @@ function filteredItems(items) {
   return ordered(kept, (item) => item.accuracy, filters.order === "best");
 }
 
-function showResults(shown, results, found) {
+function showResults(shown, results, found, most = CARDS_AT_ONCE) {
   const items = shown.find((evaluation) => evaluation.name === filters.source).items;
   const kept = filteredItems(items);
   const score = mean(kept.map((item) => item.accuracy));
@@ -74,18 +74,19 @@ function showResults(shown, results, found) {
     return;
   }
   const grid = el("div", { class: "cards" }), sentinel = el("div", { class: "more-row" });
-  let made = 0;
-  const more = () => {
-    grid.append(...kept.slice(made, made + CARDS_AT_ONCE).map((item) => card(item, kept)));
-    made = Math.min(made + CARDS_AT_ONCE, kept.length);
-    sentinel.hidden = made >= kept.length;
+  const add = (cards) => {
+    grid.append(...kept.slice(cardsMade, cardsMade + cards).map((item) => card(item, kept)));
+    cardsMade = Math.min(cardsMade + cards, kept.length);
+    sentinel.hidden = cardsMade >= kept.length;
     cardObserver.unobserve(sentinel); // it reports once; observed anew it reports again if it is still in sight
     cardObserver.observe(sentinel);
   };
+  const more = () => add(CARDS_AT_ONCE);
   sentinel.append(el("button", { class: "quiet", type: "button", onclick: more }, "Show more"));
   results.replaceChildren(kept.length ? grid : el("p", { class: "muted" }, "No item fits these filters."), sentinel);
   cardObserver = new IntersectionObserver((entries) => { if (entries.some((entry) => entry.isIntersecting)) more(); }, { rootMargin: "500px" });
-  more();
+  cardsMade = 0;
+  add(Math.max(most, CARDS_AT_ONCE));
 }
 
 function itemTable(items) {

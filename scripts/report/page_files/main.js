@@ -6,7 +6,7 @@
 
 const POLL = 2500; // milliseconds
 const SECTIONS = [["overview", "Overview"], ["curves", "Curves"], ["metrics", "Metrics"], ["trees", "Trees"], ["settings", "Settings"], ["gallery", "Predictions"]];
-const state = { data: null, version: null };
+const state = { data: null, version: null, drawn: {} };
 
 function draw(data, pictures) {
   state.data = data;
@@ -18,11 +18,22 @@ function draw(data, pictures) {
   byId("subtitle").textContent = parts.filter(Boolean).join(", ");
   drawOverview(data);
   drawCurves(data.runs);
-  drawMetrics(data.evaluations);
-  drawGallery(data.evaluations);
-  drawTrees(data.runs);
-  drawSettings(data);
+  const sources = [...data.runs, ...data.evaluations];
+  ifNew("metrics", data.evaluations.map(({ name, metrics }) => [name, metrics]), () => drawMetrics(data.evaluations));
+  ifNew("gallery", data.evaluations, () => drawGallery(data.evaluations));
+  ifNew("trees", data.runs.map(({ name, trees }) => [name, trees]), () => drawTrees(data.runs));
+  ifNew("settings", sources.map(({ name, settings }) => [name, settings]), () => drawSettings(data));
   byId("nav").replaceChildren(...SECTIONS.filter(([id]) => byId(id).childElementCount).map(([id, name]) => el("a", { href: `#${id}` }, name)));
+}
+
+// On a live page a section whose data are as they were stays as it is, with its filters, sorting, length and focus.
+function ifNew(id, content, drawSection) {
+  if (document.body.dataset.live === "yes") {
+    const text = JSON.stringify(content);
+    if (state.drawn[id] === text) return;
+    state.drawn[id] = text;
+  }
+  drawSection();
 }
 
 function drawOverview(data) {

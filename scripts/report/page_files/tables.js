@@ -68,7 +68,7 @@ function drawMetrics(evaluations) {
     const change = (row) => (isNumber(first(row)) && isNumber(second(row)) ? second(row) - first(row) : null);
     columns.push({ label: "Change", number: true, of: change, show: (row) => (isNumber(change(row)) ? (change(row) > 0 ? "+" : "") + figure(change(row)) : "\u2013") });
   }
-  section.append(sectionHead("metrics", "Metrics", withIntervals ? "with the interval that covers 95 % of resamples" : null),
+  section.append(sectionHead("metrics", "Metrics", withIntervals ? "with 95 % intervals" : null),
     el("div", { class: "card" }, sortableTable(columns, [...rows.values()])));
 }
 
@@ -93,7 +93,7 @@ function drawSettings(data) {
   if (!holders.length) return;
   section.append(sectionHead("settings", "Settings"));
   for (const source of holders) {
-    section.append(el("details", { class: "more", open: holders.length === 1 }, el("summary", {}, source.name),
+    section.append(el("details", { class: "more" }, el("summary", {}, source.name),
       el("div", { class: "card" }, sortableTable(
         [{ label: "Setting", of: (row) => row[0] }, { label: "Value", long: true, of: (row) => row[1] }], source.settings))));
   }

@@ -175,9 +175,11 @@ function nodeBox(node, i, box, top, most, select) {
   const classes = ["node", node.sampled ? signOf(node.advantage) : "observed", node.status === "failed" ? "failed" : ""].filter(Boolean).join(" ");
   const tint = Math.round(4 + 22 * Math.min(1, Math.abs(node.advantage ?? 0) / most));
   const room = box.height - 8 - 15;
+  const seen = node.pictures?.[0], side = clamp(Math.min(box.height - 8, 0.42 * box.width), 24, 112);
   const flag = [node.status === "ok" ? "" : node.status, node.error].filter(Boolean).map((word) => `, ${word}`).join("");
   return el("button", { class: classes, type: "button", "data-node": i, "data-leaves": box.leaves, "aria-pressed": String(viewer.node === i), onclick: () => select(i),
-    style: { left: `${box.x}px`, top: `${top + box.y}px`, width: `${box.width}px`, height: `${box.height}px`, "--tint": `${tint}%` } },
+    style: { left: `${box.x}px`, top: `${top + box.y}px`, width: `${box.width}px`, height: `${box.height}px`, "--tint": `${tint}%`, ...(seen ? { "padding-right": `${side + 10}px` } : {}) } },
+    seen ? el("img", { class: "seen", src: seen, alt: "", style: { width: `${side}px`, height: `${side}px` } }) : null,
     el("span", { class: "head" }, el("span", {}, `${node.kind}, ${count(node.count)} tok${flag}`), node.sampled ? el("b", {}, signed(node.advantage)) : null),
     room > 12 ? el("span", { class: "said", style: { "-webkit-line-clamp": Math.max(1, Math.floor(room / 16)) } }, node.text.slice(0, 1200)) : null);
 }
@@ -196,6 +198,7 @@ function showNode(said, tree) {
       fact("status", node.status), node.error ? fact("error", node.error) : null, fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
       fact("mean log-prob.", figure(mean(node.logprobs || []))), fact("mean entropy", figure(mean(node.entropies || []))),
       ...(row ? Object.entries(row.rewards).map(([name, value]) => fact(name, figure(value))) : []), copies > 1 ? fact("rows", String(copies)) : null),
+    node.pictures ? el("div", { class: "seen-all" }, node.pictures.map((src, i) => el("img", { src, alt: `picture ${i + 1} of the observation` }))) : null,
     el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)));
 }
 
