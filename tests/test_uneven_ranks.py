@@ -13,8 +13,8 @@ from uneven_case import SCENARIOS, prepare
 CASE = str(ROOT / "tests" / "uneven_case.py")
 
 
-# ZeRO-2 is what the launcher starts; the others where they talk at other moments: DDP in every forward, ZeRO-3 and FSDP2
-# in every layer (and so slowly on a CPU that the lists are short).
+# ZeRO-2 is what the launcher starts; the others where they talk at other moments: DDP in every forward, ZeRO-3 and
+# FSDP2 in every layer (and so slowly on a CPU that the lists are short).
 SOME = [
     "text and picture, vision trained",
     "picture and text, dense, vision trained",
