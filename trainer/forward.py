@@ -90,8 +90,8 @@ class RowForward:
         idle = missing([*prompts, *(seen for found in observations for _, seen in found)], self._idle)
         for prompt in idle:
             input_ids, attention_mask = add_row(prompt, input_ids, attention_mask, width)
-        batch = ([*prompts, *idle], input_ids, attention_mask, width, [*observations, *[()] * len(idle)])
-        logps, entropies = dense_forward(model, self.module, *batch)
+        prompts, observations = [*prompts, *idle], [*observations, *[()] * len(idle)]
+        logps, entropies = dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
     def check(self, model, rows: list[int], input_ids, attention_mask, width: int, enforce: bool) -> float:

@@ -128,8 +128,15 @@ class TreeGeneration:
         inputs = self._batch_rows = inputs[::step]
         leaves = args.num_generations // step
         self._batch_records = [json.loads(row["record"]) for row in inputs[::leaves]]
-        module = (self._tokenizer, self.module, warming_up, self.memory)
-        batch = Batch(args, self._batch_records, self.tasks, *module)
+        batch = Batch(
+            args,
+            self._batch_records,
+            self.tasks,
+            tokenizer=self._tokenizer,
+            module=self.module,
+            warming_up=warming_up,
+            memory=self.memory,
+        )
         policy = self._batch_policy = METHODS[args.method].policy(batch)
         assert policy.leaves == leaves, f"{policy.leaves} leaves, {leaves} rows a prompt"
         self._batch_split = args.split_objective and not warming_up  # holds for all passes over this batch

@@ -81,11 +81,17 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         self._sharing_checked = False
         self._rollout_bar = RolloutBar(shown=args.process_index == 0 and not args.disable_tqdm)
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-        processes = (self._largest, args.world_size)
-        self.forward = RowForward(self.module, bare, args.prefix_sharing, args.max_slots, *processes)
-        limits = (args.max_slots if self.forward.sharing else None, args.max_completion_length)
-        prompt_rules = (args.max_prompt_length, args.on_long_prompt, args.on_bad_media)
-        self.encoder = PromptEncoder(self.module, *prompt_rules, *limits)
+        self.forward = RowForward(
+            self.module, bare, args.prefix_sharing, args.max_slots, largest=self._largest, processes=args.world_size
+        )
+        self.encoder = PromptEncoder(
+            self.module,
+            args.max_prompt_length,
+            args.on_long_prompt,
+            args.on_bad_media,
+            max_slots=args.max_slots if self.forward.sharing else None,
+            completion=args.max_completion_length,
+        )
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
@@ -121,8 +127,14 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         rows = [dataset[i] for i in range(rank, len(dataset), world)]
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm
-        lengths = (self.args.max_completion_length, self.args.thought_end)
-        agents = policies_of_evaluation(self.args, self.tasks, self._tokenizer, self.module, *lengths)
+        agents = policies_of_evaluation(
+            self.args,
+            self.tasks,
+            self._tokenizer,
+            self.module,
+            length=self.args.max_completion_length,
+            thought_end=self.args.thought_end,
+        )
         with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
             predictions = predict(
                 engine,

@@ -121,8 +121,9 @@ def chains(batch: Batch) -> ChainPolicy:
 
 def thoughts_and_answers(batch: Batch) -> ThoughtAnswerPolicy:
     args, answers = batch.args, 1 if batch.warming_up else batch.args.answer_num
-    lengths = (args.max_thought_length, args.max_answer_length)
-    return ThoughtAnswerPolicy(args.think_num, answers, *lengths, args.thought_end)
+    return ThoughtAnswerPolicy(
+        args.think_num, answers, args.max_thought_length, args.max_answer_length, args.thought_end
+    )
 
 
 def forking_chains(batch: Batch) -> EntropyPolicy:
