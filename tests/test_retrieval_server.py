@@ -1,5 +1,6 @@
 """The search server: what it answers and refuses, in process; and as a process of its own, with a real corpus."""
 
+import asyncio
 import json
 import runpy
 import signal
@@ -120,6 +121,20 @@ def test_questions_that_wait_are_searched_together(client, retriever):
     alone = [[one.id for one in retriever.retriever.search([word], n + 1)[0]] for n, word in enumerate(words)]
     assert found == alone
     assert len(retriever.searches) < len(words)  # some went together
+
+
+def test_a_client_that_leaves_is_no_error(app_module, retriever):
+    messages, sent = [{"type": "http.request", "body": b"{", "more_body": True}, {"type": "http.disconnect"}], []
+
+    async def receive():
+        return messages.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    scope = {"type": "http", "method": "POST", "path": "/retrieve", "query_string": b"", "headers": []}
+    asyncio.run(app_module.make_app(retriever, "bm25")(scope, receive, send))  # what it raised would fill the log
+    assert sent[0]["status"] == 400 and not retriever.searches
 
 
 def test_what_cannot_be_served(tmp_path, capsys):

@@ -7,6 +7,7 @@ from fastapi import FastAPI, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from starlette.requests import ClientDisconnect
 
 from task.retrieval.passages import Passage, Retriever
 
@@ -67,6 +68,8 @@ async def _body(request: Request) -> bytes:
                     raise Refusal(413, f"the body is longer than {MAX_BODY} bytes: send fewer or shorter queries.")
     except TimeoutError as error:
         raise Refusal(408, f"the body did not arrive within {BODY_SECONDS:.0f} s: send it in one go.") from error
+    except ClientDisconnect as error:  # nobody reads this, but the log holds no traceback of ours
+        raise Refusal(400, "the client left before its request was whole.") from error
     return bytes(body)
 
 
