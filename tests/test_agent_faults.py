@@ -72,6 +72,14 @@ def test_a_failure_of_the_machinery_ends_its_branch_alone(tiny_text, error, kind
     assert policy.report(tree, failed[0])["tool_error"] == kind
 
 
+def test_the_first_failure_of_a_kind_is_logged_with_what_it_says(tiny_text, monkeypatch, caplog):
+    monkeypatch.setattr("trainer.policies.agent_step._said", set())
+    grown(environment(raising(ConnectionError("no route to the game"))), tiny_text, tree_num=2, expand_num=0)
+    grown(environment(lambda self, query: Image.new("RGB", (9, 9))), tiny_text, tree_num=2, expand_num=0)
+    assert ["no route to the game" in message for message in caplog.messages] == [True, False]
+    assert "tool/errors/refused" in caplog.messages[0] and "tool/errors/encoding" in caplog.messages[1]
+
+
 def test_every_branch_may_fail_and_the_tree_has_its_leaves(tiny_text):
     _, tree, counts = grown(environment(raising(RetrievalError("refused", "dead"))), tiny_text)
     assert counts == {"refused": 6} and [tree.nodes[leaf].status for leaf in tree.leaves()] == ["failed"] * 6

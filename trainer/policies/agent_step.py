@@ -7,6 +7,7 @@ chains, so every prompt has M * (L * N + 1) leaves.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ from trainer.policies.agent_metrics import agent_sums, leaf_report
 from trainer.policies.agent_observation import Framer, NoRoom, Seen
 from trainer.policies.segment import Branch, Call, Observed, Segment
 from trainer.tree import PROMPT, Tree
+
+logger = logging.getLogger(__name__)
+_said: set[str] = set()  # kinds of failure of which this process has logged one
 
 
 @dataclass(frozen=True)
@@ -161,10 +165,10 @@ class AgentStepPolicy:
         started = time.monotonic()
         try:
             taken, fresh = point.act(turn.actions, self.limits.seconds)
-        except ToolFailure as error:
-            return self._ended("failed", Seen(error=error.kind, seconds=time.monotonic() - started))
-        except BaseException:
-            return self._ended("failed", Seen(error="exception", seconds=time.monotonic() - started))
+        except BaseException as error:
+            kind = error.kind if isinstance(error, ToolFailure) else "exception"
+            _say_once(kind, error)
+            return self._ended("failed", Seen(error=kind, seconds=time.monotonic() - started))
         seconds = time.monotonic() - started
         counts = {"calls": len(turn.actions), "replayed": taken.replayed} if fresh else {"reused": len(turn.actions)}
         seen = Seen(taken.point, faults=taken.faults, seconds=seconds, **counts)
@@ -172,7 +176,8 @@ class AgentStepPolicy:
             encoded, seen.cut = self.framer.observation(taken.results, min(room, self.limits.observation_length))
         except NoRoom:
             return self._ended("length", seen)
-        except Exception:
+        except Exception as error:
+            _say_once("encoding", error)
             seen.error = "encoding"
             return self._ended("failed", seen)
         return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=seen)
@@ -180,3 +185,10 @@ class AgentStepPolicy:
     def _ended(self, status: str, seen: Seen) -> Observed:
         """The branch ends here; one token, so that the node is not empty."""
         return Observed([self.tokenizer.eos_token_id], status=status, extra=seen)
+
+
+def _say_once(kind: str, error: BaseException) -> None:
+    """Logs what the first failure of a kind says; the model never sees it, and the metrics only count."""
+    if kind not in _said:
+        _said.add(kind)
+        logger.warning("a branch ended by a failure (%s): %s; further ones count as tool/errors/%s", kind, error, kind)
