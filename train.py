@@ -59,12 +59,18 @@ def main() -> None:
                 f"{checkpoint}: {fault}: go on as it was started, or take its weights alone into another output_dir "
                 f"with --resume {checkpoint} --resume_weights_only true"
             )
-    except ValueError as error:
+    except (ValueError, ImportError) as error:
+        if isinstance(error, ImportError) and raised_here(error):
+            raise
         parser.error(str(error))
     if checkpoint and trainer.accelerator.is_main_process:
         print(f"going on from {checkpoint}", flush=True)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
+    except ImportError as error:  # a setting wants a package that is not there, such as an optimiser's
+        if raised_here(error):
+            raise
+        parser.error(str(error))
     except (ValueError, RewardError) as error:
         if not raised_here(error):
             raise
@@ -163,6 +169,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     module.freeze(model, model_args.freeze_vision)
     if args.ddp_find_unused_parameters is None:  # text rows leave a trained vision tower out, a frozen one is never in
         args.ddp_find_unused_parameters = not model_args.freeze_vision
+    if args.beta and not model_args.use_peft and model_args.model_revision != "main":
+        args.model_init_kwargs = {"revision": model_args.model_revision}  # of the reference, which TRL loads
     trainer = GRPOMATrainer(
         model=model,
         module=module,

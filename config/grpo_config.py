@@ -340,6 +340,7 @@ _SUPPORTED: dict[str, tuple[Any, ...]] = {
     "neftune_noise_alpha": (None,),
     "label_smoothing_factor": (0.0,),
     "train_sampling_strategy": ("random",),
+    "cast_lm_head_to_fp32": (False,),
     "torch_compile": (False,),
     "torch_compile_backend": (None,),
     "torch_compile_mode": (None,),

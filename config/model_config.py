@@ -55,6 +55,11 @@ class GRPOModelConfig(trl.ModelConfig):
         if self.lora_target_parameters or self.lora_task_type != "CAUSAL_LM":
             name = "lora_target_parameters" if self.lora_target_parameters else "lora_task_type"
             raise ValueError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
+        if self.adapter_path and not self.use_peft:
+            raise ValueError(
+                "use_peft=False trains all weights, but adapter_path names an adapter: leave use_peft true, or merge "
+                "it with scripts/merge_adapter.py and give the result as model_name_or_path"
+            )
         named = self.adapter_path or self.lora_target_modules or self.lora_modules_to_save
         if self.use_peft and not self.freeze_vision and not self.lora_vision and not named:
             raise ValueError(

@@ -124,6 +124,16 @@ def test_settings_out_of_range_are_named(settings, said):
         Sampling(**settings)
 
 
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_named(value, temperature):
+    """An index drawn from them would lie outside the vocabulary, or always be the first."""
+    logits = torch.zeros(3, 700)
+    logits[1, 555] = value
+    with pytest.raises(ValueError, match="the model's logits are not numbers: its weights diverged or are damaged"):
+        Sampler(Sampling(temperature), forbidden_ids=[0])(logits)
+
+
 def test_distinct_rows_draw_without_replacement_from_what_is_left():
     """P(first i, then j) = p_i * p_j / (1 - p_i), the log-probabilities are those of the full distribution."""
     probs = torch.tensor([0.5, 0.3, 0.15, 0.05])

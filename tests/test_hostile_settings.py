@@ -57,6 +57,7 @@ def test_a_setting_out_of_its_range_is_named(tmp_path, changes, sentence):
         ("label_smoothing_factor", 0.1),
         ("num_generations_eval", 4),
         ("train_sampling_strategy", "group_by_length"),
+        ("cast_lm_head_to_fp32", True),
         ("torch_compile", True),
         ("torch_compile_backend", "eager"),
         ("torch_compile_mode", "max-autotune"),
@@ -73,6 +74,7 @@ def test_a_setting_of_another_recipe_that_would_do_nothing_here_is_refused(tmp_p
     [
         ({"lora_target_parameters": ["experts"]}, r"lora_target_parameters=\['experts'\] is not supported"),
         ({"lora_task_type": "SEQ_CLS"}, "lora_task_type='SEQ_CLS' is not supported"),
+        ({"use_peft": False, "adapter_path": "runs/a"}, "use_peft=False trains all weights, but adapter_path names"),
         ({"freeze_vision": False}, "freeze_vision=False opens nothing while LoRA sits on the language model alone"),
         ({"lora_alpha": 0}, "lora_alpha=0 must be above 0"),
         ({"lora_dropout": 1.0}, "lora_dropout=1.0 must be from 0 to below 1"),

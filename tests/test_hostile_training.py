@@ -190,3 +190,25 @@ def test_a_task_that_breaks_the_contract_in_training(train, value):
     status, _, errors = train([record(0), record(1)], tasks=tasks)
     assert status == 2
     assert "trajectory_sharerobot.py: accuracy_reward returned a" in last_line(errors)
+
+
+@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="the package is there")
+def test_an_optimiser_whose_package_is_missing_is_a_sentence(train):
+    status, _, errors = train([record(0), record(1)], "--optim", "adamw_bnb_8bit")
+    assert status == 2
+    assert "train.py: You need to install `bitsandbytes`" in last_line(errors)
+    assert "Traceback" not in errors
+
+
+def test_the_reference_of_whole_weights_is_of_the_policys_revision(train, monkeypatch):
+    """A model on a hub has revisions, and TRL loads the reference on its own."""
+    from trl.trainer import grpo_trainer
+
+    asked, load = {}, grpo_trainer.create_model_from_path
+    monkeypatch.setattr(
+        grpo_trainer, "create_model_from_path", lambda name, **how: asked.update(how) or load(name, **how)
+    )
+    flags = ("--use_peft", "false", "--beta", "0.1", "--model_revision", "v2", "--max_steps", "1")
+    status, _, _ = train([record(0), record(1)], *flags)
+    assert status == 0
+    assert asked["revision"] == "v2"

@@ -77,7 +77,7 @@ class Sampler:
                 the tokens in `taken`. Where the distribution has too few tokens, the last rows draw as if alone.
 
         Both figures are those of the distribution drawn from, the full one also for distinct rows; at temperature 0 of
-        the unscaled one.
+        the unscaled one. ValueError where logits are not numbers.
         """
         scores = logits.float()
         if history is not None:
@@ -87,6 +87,11 @@ class Sampler:
             scores = scores.index_fill(1, self.forbidden, float("-inf"))
         scores, greedy = self._tempered(scores, temperature)
         log_probs = scores.log_softmax(-1)
+        if log_probs[:, 0].isnan().any():  # one value that is no number makes all of its row none
+            raise ValueError(
+                "the model's logits are not numbers: its weights diverged or are damaged; go back to an earlier "
+                "checkpoint, and lower learning_rate if it was trained here"
+            )
         probs = log_probs.exp()
         tokens = log_probs.argmax(-1, keepdim=True) if greedy is True else draw(probs)
         if isinstance(greedy, Tensor):
