@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 from PIL import Image
 
@@ -164,3 +165,19 @@ def test_answers_on_another_scale_are_problems(check, tmp_path, capsys, answer, 
     assert check([write(tmp_path, [record(answer=answer, id="r7")])]) == (words is not None)
     if words:
         assert f"- record 'r7': {words}" in capsys.readouterr().out
+
+
+def test_a_jpeg_that_was_written_over_is_a_problem(check, tmp_path, capsys):
+    """Pillow decodes it without a word, and what lies below is grey or shifted."""
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 96, 3), dtype=np.uint8))
+    folder = Path(write(tmp_path, [record(f"{name}.jpg", id=name) for name in ("whole", "hole", "progressive")])).parent
+    noise.save(folder / "whole.jpg")
+    noise.save(folder / "progressive.jpg", progressive=True)
+    content = (folder / "whole.jpg").read_bytes()
+    middle = len(content) // 2
+    (folder / "hole.jpg").write_bytes(content[:middle] + b"Z" * 512 + content[middle + 512 :])
+    Image.open(folder / "hole.jpg").load()
+    assert check([str(folder / "data.yaml")]) == 1
+    listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
+    assert len(listed) == 1
+    assert "record 'hole': picture" in listed[0] and "its data are damaged" in listed[0]

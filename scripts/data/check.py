@@ -23,7 +23,7 @@ ROOT = use_checkout()
 from tqdm import tqdm  # noqa: E402  (the project's packages need the root first)
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
-from dataset.media import MediaError  # noqa: E402
+from dataset.media import MediaError, is_damaged_jpeg  # noqa: E402
 from model.record_check import check_inside, check_record  # noqa: E402
 from task.answer_parsing import thought_tags  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
@@ -56,6 +56,10 @@ def main(argv: list[str] | None = None) -> int:
             bad_media += 1
             problems.append(str(error))
             continue
+        problems += [
+            f"record {row['id']!r}: picture {path} can be decoded, but its data are damaged: replace the file."
+            for path in filter(is_damaged_jpeg, row["images"])
+        ]
         sizes.update(image.size for image in images)
         size = processed = next((picture.size for picture in [*images, *(video[0] for video in videos)]), None)
         try:
