@@ -75,6 +75,15 @@ def test_the_installed_versions_are_inside_the_ranges(described):
     assert outside == []
 
 
+def test_the_changelog_lists_a_tested_version_inside_each_range(described):
+    page = (ROOT / "docs" / "changelog.md").read_text(encoding="utf-8")
+    tested = dict(re.findall(r"^\| ([\w-]+) \| ([\d.]+) \|", page, re.MULTILINE))
+    extras = described["extras_require"]
+    optional = [line for name in extras if name != "flash" for line in extras[name]]  # flash-attn wants a GPU
+    for requirement in map(Requirement, [*described["install_requires"], *optional]):
+        assert requirement.specifier.contains(Version(tested[requirement.name])), requirement
+
+
 def test_third_party_imports_are_required(described):
     """What the packages import at the top of a file is in requirements.txt (by the name it has on a package index)."""
     index_names = {"PIL": "pillow", "yaml": "pyyaml", "qwen_vl_utils": "qwen-vl-utils"}

@@ -36,7 +36,7 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--output_dir", required=True, help="folder for predictions.jsonl and metrics.json")
     add("--overwrite", action="store_true", help="start anew, whatever output_dir holds of an evaluation")
     add("--temperature", type=float, default=0.0, help="0 = greedy (default); above 0 samples")
-    add("--num_samples", type=int, default=1, help="completions a record, for pass@k and mean@k (default 1)")
+    add("--num_samples", type=int, default=1, help="completions a record, for pass@k and mean@n (default 1)")
     add("--pass_threshold", type=float, default=1.0, help="accuracy from which a completion passes (default 1)")
     add("--seed", type=int, default=42, help="seed of the sampling and of random:N selections (default 42)")
     add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if memory ends")
