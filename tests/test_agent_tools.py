@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any, Literal, Optional
 
@@ -90,6 +92,26 @@ def test_what_an_async_tool_opens_outlives_the_call():
     ended = act(first.point, Action("search", "stop"), Action("search", "cancel"))
     assert ended.faults == ["raised", "raised"] and "SystemExit: 1" in shown(ended)[0]
     assert shown(act(first.point, Action("search", "c"))) == ["the session's answer"], "the loop still runs"
+
+
+def test_async_tools_that_block_the_loop_are_through_one_after_another():
+    class Blocking(Echo):
+        async def search(self, query: str) -> str:
+            time.sleep(0.2)
+            return query
+
+    ends = []
+
+    def call():
+        act(Point(Blocking), Action("search", "q"))
+        ends.append(time.monotonic())
+
+    threads = [threading.Thread(target=call) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(5)
+    assert len(ends) == 4 and max(ends) - min(ends) > 0.3, "none waits for those behind it"
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError, GeneratorExit])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable
+from concurrent.futures import Future
 from typing import Any
 
 _loops: list[asyncio.AbstractEventLoop] = []
@@ -13,17 +14,17 @@ _making = threading.Lock()
 
 def awaited(value: Awaitable) -> Any:
     """What an async tool gives, or raises; waits for it in this thread while the loop serves other calls too."""
-    result, error = asyncio.run_coroutine_threadsafe(_outcome(value), _loop()).result()
-    if error is not None:
-        raise error
-    return result
+    done: Future = Future()
+    asyncio.run_coroutine_threadsafe(_fulfil(done, value), _loop())
+    return done.result()
 
 
-async def _outcome(value: Awaitable) -> tuple[Any, BaseException | None]:
+async def _fulfil(done: Future, value: Awaitable) -> None:
+    """Hands the result over here: asyncio's own hand-over would wait for every tool that blocks the loop meanwhile."""
     try:
-        return await value, None
+        done.set_result(await value)
     except BaseException as error:  # SystemExit and KeyboardInterrupt would end the loop
-        return None, error
+        done.set_exception(error)
 
 
 def _loop() -> asyncio.AbstractEventLoop:
