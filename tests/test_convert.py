@@ -363,3 +363,32 @@ def run_table(run, folder, answer):
     parquet.write_table(pyarrow.table({"a": [1]}), folder / "t.parquet")
     flags = ("--columns", "question=a", answer, "--question_type", "ocr-vqa")
     return run("table", None, *flags, source=folder / "t.parquet", status=2)
+
+
+@pytest.mark.parametrize("answers", ["yes", ["yes", None], [], [" "], [5]])
+def test_textvqa_answers_are_texts(run, folder, answers):
+    """Neither the letters of one text nor the word None are answers."""
+    raw = {"question": "q", "question_id": 1, "image_id": "images/a", "answers": answers}
+    if answers == "yes":
+        assert run("textvqa", {"data": [raw]})[0][0]["answer"] == ["yes"]
+    else:
+        assert "answer" in run("textvqa", {"data": [raw]}, status=1)[1]["refusals"][0]
+
+
+def test_ocr_vqa_takes_no_text_apart(run, folder):
+    _, report = run("ocr-vqa", {"images/a": {"questions": "Who?", "answers": "Nobo"}}, status=1)
+    assert "questions and answers must be lists" in report["refusals"][0]
+
+
+def test_a_table_without_an_answer_or_that_is_not_whole(run, folder):
+    pyarrow = pytest.importorskip("pyarrow")
+    from pyarrow import parquet
+
+    path = folder / "t.parquet"
+    flags = ("--columns", "question=q", "answer=a", "--question_type", "ocr-vqa")
+    parquet.write_table(pyarrow.table({"q": ["x", "y"], "a": [None, "z"]}), path)
+    rows, report = run("table", None, *flags, source=path)
+    assert len(rows) == 1 and "row 0: there is no answer in the column 'a'" in report["refusals"][0]
+    (folder / "out" / "records.jsonl").unlink()
+    path.write_bytes(path.read_bytes()[:40])
+    assert "t.parquet is no whole parquet file" in run("table", None, *flags, source=path, status=2)

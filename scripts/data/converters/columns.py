@@ -24,6 +24,8 @@ def read_table(source, options):
 def row(raw, options):
     cells = {field: raw["cells"][column] for field, column in options.columns.items()}
     record = {"question_type": options.question_type, "question": cells["question"], "answer": cells["answer"]}
+    if record["answer"] is None:
+        raise ValueError(f"there is no answer in the column {options.columns['answer']!r}")
     changes = []
     if cells.get("id") is not None:
         record["id"] = str(cells["id"])
@@ -53,6 +55,13 @@ def _picture(cell, row_number, place, options, changes):
     return str(path)
 
 
+def _opened(file: Path, parquet):
+    try:
+        return parquet.ParquetFile(file)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"{file} is no whole parquet file ({error}): replace it.") from error
+
+
 def table_rows(source: Path):
     """(iterator of rows as dicts, column names); pictures stay bytes, nothing is decoded."""
     if (source / "dataset_dict.json").exists():
@@ -67,6 +76,6 @@ def table_rows(source: Path):
     files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
     if not files or any(file.suffix != ".parquet" for file in files):
         raise ValueError(f"{source} is neither a .parquet file, a folder of them, nor a data set saved to disk.")
-    tables = [pyarrow.parquet.ParquetFile(file) for file in files]
+    tables = [_opened(file, pyarrow.parquet) for file in files]
     batches = (batch for table in tables for batch in table.iter_batches(1000))
     return (one for batch in batches for one in batch.to_pylist()), tables[0].schema_arrow.names

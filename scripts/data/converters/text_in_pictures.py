@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from converters.converted import Converted, need, text
+from converters.open_questions import golds
 from converters.sources import load, read_json
 
 
@@ -13,9 +14,7 @@ def read_textvqa(source, options):
 
 def textvqa(raw, options):
     answers = need(raw, "answers")
-    references = list(dict.fromkeys(str(one) for one in answers if str(one).strip()))
-    if not references:
-        raise ValueError("there is no answer")
+    references = golds(answers)
     name = text(raw, "image_id")
     record = {"image": name if Path(name).suffix else f"{name}.jpg", "question": text(raw, "question")}
     record |= {"id": f"textvqa-{need(raw, 'question_id')}", "question_type": "ocr-vqa", "answer": references}
@@ -36,6 +35,8 @@ def read_ocrvqa(source, options):
 def ocrvqa(raw, options):
     """One record a question."""
     questions, answers = need(raw, "questions"), need(raw, "answers")
+    if not isinstance(questions, list) or not isinstance(answers, list):
+        raise ValueError("questions and answers must be lists")
     if len(questions) != len(answers):
         raise ValueError(f"{len(questions)} questions have {len(answers)} answers")
     image = raw["key"] + (Path(str(raw.get("imageURL", ""))).suffix or ".jpg")
