@@ -173,6 +173,13 @@ def _check_config(path: Path, config) -> None:
             )
         if not isinstance(value, str) or not value.strip():
             raise ValueError(f"{path}: TASK_CONFIG[{key!r}] is {value!r}: give a text that is not empty.")
+    for key in ("grpo_template", "system_prompt"):
+        slot = next((slot for slot in ("<image>", "<video>") if slot in config.get(key, "")), None)
+        if slot:
+            raise ValueError(
+                f"{path}: {key} holds {slot}, which would reach the model as a word: leave it out. Pictures and videos "
+                "come first, or where a record's question has the marker."
+            )
     if config["grpo_template"].count("{Question}") != 1:
         raise ValueError(f"{path}: grpo_template must hold {{Question}} exactly once: that is where the question goes.")
     if config["frame"] not in FRAMES:

@@ -118,6 +118,8 @@ PROCESSED = ('"frame": "none"', '"frame": "processed"')
         ),
         ([("{Question} Count.", "{question} Count.")], ["{Question} exactly once"]),
         ([("{Question} Count.", "{Question} {Question}")], ["{Question} exactly once"]),
+        ([("{Question} Count.", "<image>\\n{Question} Count.")], ["grpo_template holds <image>", "leave it out"]),
+        ([('"frame": "none"', '"frame": "none", "system_prompt": "See <video>."')], ["system_prompt holds <video>"]),
         ([('"frame": "none"', '"frame": "pixel"')], ["frame is 'pixel'", "norm1000"]),
         ([PROCESSED], ["needs process_answer(answer, size_from, size_to)"]),
         (
