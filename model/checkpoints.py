@@ -85,6 +85,12 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
         )
     config = PeftConfig.from_pretrained(str(path))
     config.inference_mode = not trainable
+    beside = _beside_the_adapter(config)
+    if trainable and beside:
+        raise AdapterError(
+            f"{path} has {beside}, which changes base weights beside LoRA's own: to train on, merge it with "
+            "scripts/merge_adapter.py and give the result as the model."
+        )
     try:
         weights = load_peft_weights(str(path), device="cpu")
     except Exception as error:
@@ -94,7 +100,7 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
         peft_model = get_peft_model(model, config)
     except (ValueError, TypeError) as error:
         raise AdapterError(f"{origin}: {error} Give the base model it was trained on.") from error
-    own_embedding = any(".base_layer." in name for name in weights)  # an adapter on the embedding is saved with it
+    own_embedding = any(name.endswith(".base_layer.weight") for name in weights)  # saved with an adapter on it
     places = get_peft_model_state_dict(peft_model, save_embedding_layers=own_embedding)
     fault = _mismatch(weights, places) or _not_a_number(weights) or _untrained(weights)
     if fault:
@@ -131,6 +137,18 @@ def _adapter_settings(path: str | Path) -> dict:
     if not isinstance(settings, dict):
         raise AdapterError(f"{file} must hold a JSON object, not a {type(settings).__name__}: take another checkpoint.")
     return settings
+
+
+def _beside_the_adapter(config) -> str | None:
+    """A setting by which the adapter is more than low-rank matrices; a frozen reference would then share the rest."""
+    init = config.init_lora_weights
+    plain = not isinstance(init, str) or init in ("gaussian", "eva", "orthogonal")
+    faults = {
+        "bias": config.bias != "none",
+        "trainable_token_indices": bool(config.trainable_token_indices),
+        "init_lora_weights": not plain,  # pissa, olora and their like take a part out of the base at the start
+    }
+    return next((f"{name}={getattr(config, name)}" for name, fault in faults.items() if fault), None)
 
 
 def _mismatch(weights: dict[str, torch.Tensor], places: dict[str, torch.Tensor]) -> str | None:

@@ -27,3 +27,16 @@ def test_folded_is_the_adapter(tiny_vlm, targets):
         assert len(folded) == model.config.get_text_config().num_hidden_layers
         assert largest_gap(expected, logits_of(tuned, module, prompts)) <= 1e-4
     assert all(torch.equal(weight, before[name]) for name, weight in tuned.named_parameters())
+
+
+def test_an_adapter_with_biases_of_its_own_is_not_folded(tiny_vlm):
+    """They are no part of the delta of the weight: completions would come from another policy than the one trained."""
+    module, model, _ = tiny_vlm
+    tuned = get_peft_model(copy.deepcopy(model), LoraConfig(r=4, target_modules=["q_proj"], lora_bias=True)).eval()
+    for name, weight in tuned.named_parameters():
+        if "lora_B" in name:
+            weight.data += 0.1
+    prompts = sample_prompts(module)
+    expected = logits_of(tuned, module, prompts)
+    with merged_lora(tuned):
+        assert largest_gap(expected, logits_of(tuned, module, prompts)) <= 1e-4

@@ -2,13 +2,14 @@
 
 import copy
 import json
+import re
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from model.checkpoints import adapter_base, load_adapter, load_policy
+from model.checkpoints import AdapterError, adapter_base, load_adapter, load_policy
 
 TURN = [{"role": "user", "content": "Where is it?"}]
 
@@ -56,6 +57,30 @@ def test_an_adapter_can_be_trained_on(tiny_vlm, trained):
     model = load_adapter(copy.deepcopy(tiny_vlm[1]), trained[0], trainable=True)
     open_weights = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     assert open_weights == {name for name, _ in model.named_parameters() if "lora_" in name}
+
+
+@pytest.mark.parametrize(
+    "setting", [{"bias": "lora_only"}, {"init_lora_weights": "pissa"}, {"trainable_token_indices": [5]}], ids=str
+)
+def test_an_adapter_that_changes_more_than_low_rank_is_not_trained_on(tiny_vlm, trained, setting):
+    """A second adapter, the frozen reference, would take its part out of the base once more, or share what moves."""
+    file, (name, value) = trained[0] / "adapter_config.json", *setting.items()
+    file.write_text(json.dumps(json.loads(file.read_text()) | setting))
+    with pytest.raises(
+        AdapterError, match=re.escape(f"has {name}={value}, which changes base weights beside LoRA's own")
+    ):
+        load_adapter(copy.deepcopy(tiny_vlm[1]), trained[0], trainable=True)
+
+
+@pytest.mark.parametrize("bias", ["all", "lora_only"])
+def test_trained_biases_come_back(tiny_vlm, tmp_path, bias):
+    module, base, _ = tiny_vlm
+    model = get_peft_model(copy.deepcopy(base), LoraConfig(r=2, target_modules=["q_proj"], bias=bias)).eval()
+    for _, weight in model.named_parameters():
+        weight.data += 0.05 * weight.requires_grad
+    model.save_pretrained(tmp_path)
+    loaded = load_adapter(copy.deepcopy(base), tmp_path).eval()
+    torch.testing.assert_close(logits(module, loaded), logits(module, model), atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize(

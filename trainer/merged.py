@@ -36,6 +36,8 @@ def merged_lora(model):
 def _can_fold(layer) -> bool:
     if not isinstance(layer, Linear) or layer.merged or layer.disable_adapters or layer.lora_variant:
         return False
+    if any(layer.lora_bias.values()):  # it would be lost: the delta is of the weight alone
+        return False
     weight = layer.get_base_layer().weight
     plain = type(weight) is torch.nn.Parameter and weight.dtype == torch.float32 and not hasattr(weight, "ds_id")
     return plain and all(name in layer.lora_A for name in layer.active_adapters)
