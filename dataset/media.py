@@ -283,9 +283,10 @@ def _check_shape(kind: str, path: Path, image: Image.Image) -> None:
 
 def _existing_file(path: str | os.PathLike, kind: str) -> Path:
     path = Path(path)
-    if path.is_dir():
+    # os.path: a name too long for the system is a file that does not exist, for Path an error of another kind.
+    if os.path.isdir(path):
         raise MediaError(f"{kind} {path} is a folder, not a file: name the file.")
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise MediaError(f"{kind} {path} does not exist: check the path and data_root.")
     if path.stat().st_size == 0:
         raise MediaError(f"{kind} {path} is empty (0 bytes): replace the file.")

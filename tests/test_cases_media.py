@@ -49,6 +49,13 @@ def test_a_kind_of_picture_that_is_not_read_is_not_called_none(tmp_path):
         load_image(tmp_path / "phone.heic")
 
 
+@pytest.mark.parametrize("name", ["x" * 5000 + ".png", "x\0.png", "\ud800.png"])
+@pytest.mark.parametrize("load", [load_image, load_video])
+def test_a_name_that_no_file_can_have_is_a_missing_file(load, name):
+    with pytest.raises(MediaError, match="does not exist"):
+        load(name)
+
+
 # --- clips ------------------------------------------------------------------------------------------------------------
 
 
