@@ -47,7 +47,7 @@ def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLik
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
-    if image_root is not None and not Path(image_root).is_dir():
+    if image_root is not None and not os.path.isdir(image_root):
         raise ValueError(
             f"image_root {str(image_root)!r} is not a folder: give the folder that relative media paths start from."
         )
@@ -88,8 +88,8 @@ def nearest(name: str, known) -> str:
 
 
 def _read_manifest(path: Path, image_root) -> list[Source]:
-    if not path.is_file():
-        fault = "is a folder" if path.is_dir() else "does not exist"
+    if not os.path.isfile(path):
+        fault = "is a folder" if os.path.isdir(path) else "does not exist"
         raise ValueError(f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list.")
     if path.suffix in (".json", ".jsonl"):
         raise ValueError(
@@ -129,7 +129,7 @@ def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
         raise ValueError(
             f"{place}: json_path {entry['json_path']!r} must end in .json (a list) or .jsonl (one record a line)."
         )
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise ValueError(f"{place}: json_path {path} does not exist: paths are relative to the manifest's folder.")
     strategy = entry.get("sampling_strategy", "all")
     _check_strategy(strategy, place)
@@ -141,7 +141,7 @@ def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
         )
     root = _absolute(entry["data_root"], folder) if "data_root" in entry else path.parent
     root = root if image_root is None else _absolute(image_root, Path.cwd())
-    if not root.is_dir():
+    if not os.path.isdir(root):
         raise ValueError(f"{place}: data_root {root} is not a folder: paths are relative to the manifest's folder.")
     return Source(path, strategy, root, modality, place)
 

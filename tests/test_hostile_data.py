@@ -97,3 +97,20 @@ def test_a_record_that_a_manifest_takes_twice(tmp_path, tasks, second):
         ValueError, match=r"data\.jsonl line [12] \(id 'data:[01]'\): the manifests take this record twice"
     ):
         build_dataset(path, tasks)
+
+
+@pytest.mark.parametrize("path", ["x" * 5000 + ".yaml", json.dumps([json.loads(RECORD % "null")] * 50)])
+def test_a_manifest_that_no_file_can_be(tasks, path):
+    with pytest.raises(ValueError, match="does not exist: give the path of a YAML file"):
+        build_dataset(path, tasks)
+
+
+@pytest.mark.parametrize("key", ["json_path", "data_root"])
+def test_a_path_too_long_inside_a_manifest(tmp_path, tasks, key):
+    path = manifest(tmp_path, RECORD % "null")
+    long = "x" * 5000 + ".jsonl"
+    path.write_text(
+        path.read_text().replace("data.jsonl", long) if key == "json_path" else f"{path.read_text()}  {key}: {long}\n"
+    )
+    with pytest.raises(ValueError, match=f"data\\.yaml, entry 1: {key} .*(does not exist|is not a folder)"):
+        build_dataset(path, tasks)
