@@ -7,7 +7,6 @@ JSON, because Arrow would give every content part the keys of all others and ref
 from __future__ import annotations
 
 import json
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -171,10 +170,18 @@ def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[d
 
 
 def _file_names(sources: list[Source]) -> dict[Path, str]:
-    """The name each file gives to its records: the stem, or folder/stem where two files share a stem."""
+    """The name each file gives to its records: its stem, with as many folders as tell it from the other files."""
     paths = {source.path for source in sources}
-    shared = Counter(path.stem for path in paths)
-    return {path: path.stem if shared[path.stem] == 1 else f"{path.parent.name}/{path.stem}" for path in paths}
+
+    def name(path: Path, folders: int) -> str:
+        return "/".join((*path.parts[-1 - folders : -1], path.stem))
+
+    def is_alone(path: Path, folders: int) -> bool:
+        return sum(name(other, folders) == name(path, folders) for other in paths) == 1
+
+    # Two files may differ in their endings only, .json and .jsonl.
+    depths = {path: next((n for n in range(len(path.parts)) if is_alone(path, n)), None) for path in paths}
+    return {path: path.name if depth is None else name(path, depth) for path, depth in depths.items()}
 
 
 def _as_dataset(records: list[dict], tasks: dict, thought_end: str) -> datasets.Dataset:

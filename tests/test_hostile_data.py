@@ -114,3 +114,20 @@ def test_a_path_too_long_inside_a_manifest(tmp_path, tasks, key):
     )
     with pytest.raises(ValueError, match=f"data\\.yaml, entry 1: {key} .*(does not exist|is not a folder)"):
         build_dataset(path, tasks)
+
+
+@pytest.mark.parametrize(
+    ("files", "names"),
+    [
+        (["a.jsonl", "b.jsonl"], ["a:0", "b:0"]),
+        (["x/data.jsonl", "y/data.jsonl", "c.jsonl"], ["x/data:0", "y/data:0", "c:0"]),
+        (["x/train/data.jsonl", "y/train/data.jsonl"], ["x/train/data:0", "y/train/data:0"]),
+        (["data.jsonl", "data.json"], ["data.jsonl:0", "data.json:0"]),
+    ],
+)
+def test_records_without_ids_get_their_own_whatever_their_files_are_called(tmp_path, tasks, files, names):
+    for file in files:
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(f"[{RECORD % 'null'}]" if file.endswith("n") else RECORD % "null")
+    (tmp_path / "m.yaml").write_text("datasets:\n" + "".join(f"- json_path: {file}\n" for file in files))
+    assert [json.loads(row["record"])["id"] for row in build_dataset(tmp_path / "m.yaml", tasks)] == names
