@@ -10,7 +10,7 @@ import sys
 import pytest
 from conftest import ROOT
 from peft import LoraConfig
-from trainer_cases import largest_gap, logged, text_rows, text_trainer, weights
+from trainer_cases import largest_gap, logged, text_rows, text_trainer, vlm_trainer, weights
 from transformers import TrainerCallback
 
 from config.output import checkpoint_to_resume
@@ -175,6 +175,41 @@ def test_a_disk_that_really_fills(tmp_path):
         assert checkpoint_to_resume("auto", str(disk / "run")) == str(disk / "run" / "checkpoint-1")
     finally:
         subprocess.run(["umount", str(disk)], check=True)
+
+
+class TestWeights:
+    """Of a vision-language model, whose weights are saved under other names than its modules have."""
+
+    def test_all_weights_come_back(self, tiny_vlm, tmp_path):
+        whole = vlm_trainer(tiny_vlm, tmp_path, lora=False, beta=0.04, max_steps=2, **SAVING)
+        whole.train()
+        resumed = vlm_trainer(tiny_vlm, tmp_path, lora=False, beta=0.04, max_steps=2, **SAVING)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        assert largest_gap(weights(whole), weights(resumed)) == 0.0
+        assert logged(resumed, "thought/kl")[-1] == logged(whole, "thought/kl")[-1] > 0, (
+            "the reference is what the run began with"
+        )
+
+    def test_the_best_ones_are_loaded(self, tiny_vlm, tmp_path):
+        trainer, best = vlm_trainer(tiny_vlm, tmp_path, lora=False, max_steps=2, **SAVING), {}
+        trainer.add_callback(At(1, lambda: best.update(weights(trainer))))
+        trainer.train()
+        assert largest_gap(best, weights(trainer)) > 0
+        trainer.state.best_model_checkpoint = str(tmp_path / "checkpoint-1")
+        trainer._load_best_model()
+        assert largest_gap(best, weights(trainer)) == 0.0
+
+    def test_dropout_draws_the_same_after_a_resume(self, tiny_text, tmp_path):
+        module, model, _ = tiny_text
+        changes = {"max_steps": 2, **SAVING}
+        lora = LoraConfig(
+            r=4, lora_dropout=0.2, target_modules=module.lora_target_modules(model), task_type="CAUSAL_LM"
+        )
+        whole = text_trainer(tiny_text, tmp_path, peft_config=lora, **changes)
+        whole.train()
+        resumed = text_trainer(tiny_text, tmp_path, peft_config=lora, **changes)
+        resumed.train(resume_from_checkpoint=str(tmp_path / "checkpoint-1"))
+        assert largest_gap(weights(whole), weights(resumed)) == 0.0
 
 
 class TestLayout:

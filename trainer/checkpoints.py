@@ -110,7 +110,24 @@ class WholeCheckpoints:
 
     def _load_from_checkpoint(self, checkpoint, model=None):
         with _as_one_sentence(checkpoint):
-            super()._load_from_checkpoint(checkpoint, model)
+            if not self._load_all_weights(checkpoint):
+                super()._load_from_checkpoint(checkpoint, model)
+
+    def _load_best_model(self):
+        if not self._load_all_weights(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_all_weights(self, checkpoint: str) -> bool:
+        """Loads a model that is saved whole; False for adapters and for what DeepSpeed and FSDP save in their own form.
+
+        transformers saves weights under the hub's names and would look for those of the modules, find none of them and
+        go on with the weights that the run began with.
+        """
+        if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return False
+        saved = self.module.load_model(checkpoint, "auto", trust_remote_code=self.args.trust_remote_code)
+        self.model.load_state_dict(saved.state_dict())
+        return True
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         with _as_one_sentence(checkpoint):

@@ -94,14 +94,14 @@ class RowForward:
         logps, entropies = dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
-    def check(self, model, rows: list[int], input_ids, attention_mask, width: int, enforce: bool) -> float:
-        """Largest |packed - dense| log-prob of the rows; RuntimeError above the bound, unless only reported."""
+    def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> float:
+        """Largest |packed - dense| log-prob of the rows, of a model without dropout; RuntimeError above the bound."""
         with torch.no_grad():
             packed, _ = self(model, model, rows, input_ids, attention_mask, width)
             dense, _ = self.dense(model, rows, input_ids, attention_mask, width)
         gap = ((packed - dense).abs() * attention_mask[:, -width:]).max().item()
         bound = FLOAT32_BOUND if packed.dtype == torch.float32 and model.dtype == torch.float32 else LOW_PRECISION_BOUND
-        if enforce and not gap <= bound:
+        if not gap <= bound:
             raise RuntimeError(
                 f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): this model is not computed "
                 "exactly with shared prefixes; train with --prefix_sharing off and please report the model"
