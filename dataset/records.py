@@ -34,6 +34,12 @@ def read_records(path: Path, name: str, on_problem) -> list[tuple[str, str, obje
     except UnicodeDecodeError as error:
         on_problem(f"{path} is not UTF-8 (byte {error.start}): save it as UTF-8.")
         return []
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        on_problem(
+            f"{path} line {line} holds a NUL: save the file as UTF-8 (this may be UTF-16), or write it whole again."
+        )
+        return []
     split = _json_lines if path.suffix == ".jsonl" else _json_list
     return [(place, f"{name}:{index}", raw) for index, (place, raw) in enumerate(split(path, text, on_problem))]
 

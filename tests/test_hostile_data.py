@@ -131,3 +131,30 @@ def test_records_without_ids_get_their_own_whatever_their_files_are_called(tmp_p
         (tmp_path / file).write_text(f"[{RECORD % 'null'}]" if file.endswith("n") else RECORD % "null")
     (tmp_path / "m.yaml").write_text("datasets:\n" + "".join(f"- json_path: {file}\n" for file in files))
     assert [json.loads(row["record"])["id"] for row in build_dataset(tmp_path / "m.yaml", tasks)] == names
+
+
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        ((RECORD % "null").encode("utf-16-le"), "line 1 holds a NUL"),
+        ((RECORD % "null").encode("utf-16"), "is not UTF-8"),
+        ((RECORD % "null").encode() + b"\n" + bytes(100), "line 2 holds a NUL"),
+        (bytes(100), "line 1 holds a NUL"),
+        ((RECORD % '"caf\xe9"').encode("latin-1"), "is not UTF-8"),
+    ],
+)
+@pytest.mark.parametrize("name", ["data.jsonl", "data.json"])
+def test_files_of_another_encoding_or_with_an_end_of_zeros(tmp_path, tasks, content, fault, name):
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "m.yaml").write_text(f"datasets:\n- json_path: {name}\n")
+    with pytest.raises(ValueError, match=rf"{name} {fault}.*UTF-8"):
+        build_dataset(tmp_path / "m.yaml", tasks)
+
+
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+@pytest.mark.parametrize("mark", ["", "\ufeff"])
+def test_marks_and_line_ends_of_other_systems(tmp_path, tasks, ends, mark):
+    (tmp_path / "data.jsonl").write_bytes((mark + ends.join([RECORD % '"\u00e9"', "", RECORD % "2", ""])).encode())
+    (tmp_path / "m.yaml").write_bytes((mark + ends.join(["datasets:", "- json_path: data.jsonl", ""])).encode())
+    rows = build_dataset(tmp_path / "m.yaml", tasks)
+    assert [json.loads(row["record"])["answer"] for row in rows] == ["\u00e9", 2]
