@@ -60,19 +60,14 @@ def main() -> None:
                 f"with --resume {checkpoint} --resume_weights_only true"
             )
     except (ValueError, ImportError) as error:
-        if isinstance(error, ImportError) and raised_here(error):
-            raise
         parser.error(str(error))
     if checkpoint and trainer.accelerator.is_main_process:
         print(f"going on from {checkpoint}", flush=True)
     try:
         trainer.train(resume_from_checkpoint=checkpoint)
-    except ImportError as error:  # a setting wants a package that is not there, such as an optimiser's
-        if raised_here(error):
-            raise
-        parser.error(str(error))
-    except (ValueError, RewardError) as error:
-        if not raised_here(error):
+    except (ValueError, RewardError, TypeError, ImportError) as error:
+        ours = isinstance(error, ValueError | RewardError) and raised_here(error)
+        if not ours and trainer.lr_scheduler is not None:  # else a library refused a setting of the optimiser
             raise
         parser.error(str(error))
     skipped = trainer.encoder.skipped

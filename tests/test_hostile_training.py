@@ -192,11 +192,21 @@ def test_a_task_that_breaks_the_contract_in_training(train, value):
     assert "trajectory_sharerobot.py: accuracy_reward returned a" in last_line(errors)
 
 
-@pytest.mark.skipif(importlib.util.find_spec("bitsandbytes") is not None, reason="the package is there")
-def test_an_optimiser_whose_package_is_missing_is_a_sentence(train):
-    status, _, errors = train([record(0), record(1)], "--optim", "adamw_bnb_8bit")
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (("--optim", "adamw_bnb_8bit"), "You need to install `bitsandbytes`"),
+        (("--lr_scheduler_type", "cosine_with_min_lr"), "One of min_lr or min_lr_rate should be set"),
+        (("--lr_scheduler_kwargs", '{"cycles": 2}'), "unexpected keyword argument 'cycles'"),
+    ],
+    ids=["no package", "no argument", "a wrong argument"],
+)
+def test_what_a_library_refuses_of_the_optimiser_is_a_sentence(train, monkeypatch, flags, sentence):
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    status, _, errors = train([record(0), record(1)], *flags)
     assert status == 2
-    assert "train.py: You need to install `bitsandbytes`" in last_line(errors)
+    assert last_line(errors).startswith("train.py: ")
+    assert sentence in last_line(errors)
     assert "Traceback" not in errors
 
 
