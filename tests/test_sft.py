@@ -1,11 +1,13 @@
 """scripts/train/sft.py: what a record teaches, where the labels stand, and that it learns and reloads."""
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 
 from dataset.dataset_grpo import build_dataset
 from model.checkpoints import load_policy
@@ -71,6 +73,22 @@ def test_padding_changes_no_loss(manifest, collator, tiny_vlm):
             n = alone["input_ids"].shape[1]
             torch.testing.assert_close(model(**alone).logits[0], logits[i, :n], atol=1e-4, rtol=1e-4)
     assert together["attention_mask"].sum(dim=1).tolist() != [together["input_ids"].shape[1]] * 2
+
+
+def test_all_weights_can_be_resumed(manifest, tiny_model_dir, tmp_path, capsys):
+    flags = arguments(manifest, tiny_model_dir, tmp_path, "--lora_rank", 0, "--max_steps", 2, "--save_steps", 1)
+    assert sft.main(flags) == 0
+    whole = load_file(tmp_path / "out" / "model.safetensors")
+    assert (
+        sft.main(flags) == 2
+        and "holds checkpoint-2, which a run from step 0 would write over" in capsys.readouterr().err
+    )
+    shutil.rmtree(tmp_path / "out" / "checkpoint-2")
+    assert sft.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
+    resumed = load_file(tmp_path / "out" / "model.safetensors")
+    assert all(torch.equal(whole[name], resumed[name]) for name in whole)
+    first = load_file(tmp_path / "out" / "checkpoint-1" / "model.safetensors")
+    assert any(not torch.equal(whole[name], first[name]) for name in whole)
 
 
 def test_two_steps_lower_the_loss_and_the_adapter_reloads(manifest, tiny_model_dir, tmp_path):

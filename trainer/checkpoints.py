@@ -26,7 +26,33 @@ class CheckpointError(ValueError):
     """A checkpoint that could not be written or read; the sentence says why, and what is still there."""
 
 
-class WholeCheckpoints:
+class AllWeights:
+    """The part of a Trainer that reads all weights of a model back; `module` is the model family's `VLMModule`.
+
+    transformers saves weights under the hub's names and would look for those of the modules: of a vision-language model
+    it finds none, and goes on with the weights that the run began with.
+    """
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        with _as_one_sentence(checkpoint):
+            if not self._load_all_weights(checkpoint):
+                super()._load_from_checkpoint(checkpoint, model)
+
+    def _load_best_model(self):
+        if not self._load_all_weights(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_all_weights(self, checkpoint: str) -> bool:
+        """Loads a model that is saved whole; False for adapters and what DeepSpeed and FSDP save in their own form."""
+        if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return False
+        trusted = getattr(self.args, "trust_remote_code", False)
+        saved = self.module.load_model(checkpoint, "auto", trust_remote_code=trusted)
+        self.model.load_state_dict(saved.state_dict())
+        return True
+
+
+class WholeCheckpoints(AllWeights):
     """The part of GRPOMATrainer that saves and restores; stands before `trl.GRPOTrainer` in the order of classes."""
 
     _saving = False
@@ -107,27 +133,6 @@ class WholeCheckpoints:
                 f"metric_for_best_model={name} is no figure of the evaluation, which gave {', '.join(figures)}"
             )
         return super()._determine_best_metric(metrics, trial)
-
-    def _load_from_checkpoint(self, checkpoint, model=None):
-        with _as_one_sentence(checkpoint):
-            if not self._load_all_weights(checkpoint):
-                super()._load_from_checkpoint(checkpoint, model)
-
-    def _load_best_model(self):
-        if not self._load_all_weights(self.state.best_model_checkpoint):
-            super()._load_best_model()
-
-    def _load_all_weights(self, checkpoint: str) -> bool:
-        """Loads a model that is saved whole; False for adapters and for what DeepSpeed and FSDP save in their own form.
-
-        transformers saves weights under the hub's names and would look for those of the modules, find none of them and
-        go on with the weights that the run began with.
-        """
-        if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            return False
-        saved = self.module.load_model(checkpoint, "auto", trust_remote_code=self.args.trust_remote_code)
-        self.model.load_state_dict(saved.state_dict())
-        return True
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         with _as_one_sentence(checkpoint):

@@ -36,6 +36,7 @@ from model.checkpoints import load_policy  # noqa: E402
 from model.reward_func import reward_arguments  # noqa: E402
 from task.answer_parsing import thought_tags  # noqa: E402
 from task.task_loader import Task, load_tasks  # noqa: E402
+from trainer.checkpoints import AllWeights  # noqa: E402
 
 IGNORED = -100
 
@@ -161,6 +162,10 @@ class Collator:
         }
 
 
+class WarmStart(AllWeights, Trainer):
+    """transformers.Trainer whose runs with `--lora_rank 0` can be resumed."""
+
+
 def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer:
     """The ready Trainer; ValueError for a user's mistake."""
     set_seed(training.seed)
@@ -186,7 +191,9 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
     collator = Collator(module, getattr(processor, "tokenizer", processor), tasks, args.thought_end)
     if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
         training._n_gpu = 1
-    return Trainer(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
+    trainer = WarmStart(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
+    trainer.module = module
+    return trainer
 
 
 def main(argv: list[str] | None = None) -> int:
