@@ -190,8 +190,9 @@ class TestWeights:
             "the reference is what the run began with"
         )
 
-    def test_the_best_ones_are_loaded(self, tiny_vlm, tmp_path):
-        trainer, best = vlm_trainer(tiny_vlm, tmp_path, lora=False, max_steps=2, **SAVING), {}
+    @pytest.mark.parametrize("lora", [True, False])
+    def test_the_best_ones_are_loaded(self, tiny_vlm, tmp_path, lora):
+        trainer, best = vlm_trainer(tiny_vlm, tmp_path, lora=lora, max_steps=2, **SAVING), {}
         trainer.add_callback(At(1, lambda: best.update(weights(trainer))))
         trainer.train()
         assert largest_gap(best, weights(trainer)) > 0
