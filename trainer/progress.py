@@ -160,7 +160,7 @@ class LayoutCheck(TrainerCallback):
 
 
 def _check_fsdp(plugin) -> None:
-    """ValueError for forms of FSDP whose weights cannot be made whole for rollouts, or would not be saved as a model."""
+    """ValueError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
     if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
         kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
         raise ValueError(
