@@ -64,7 +64,7 @@ class GRPOModelConfig(trl.ModelConfig):
         if self.use_peft and not self.freeze_vision and not self.lora_vision and not named:
             raise ValueError(
                 "freeze_vision=False opens nothing while LoRA sits on the language model alone: set lora_vision true "
-                "too, or use_peft to false"
+                "too, use_peft to false, or leave it out"
             )
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
