@@ -79,10 +79,10 @@ def check_no_later(output_dir: str, checkpoint: str | None) -> None:
     step = _state(checkpoint)["global_step"] if checkpoint else 0
     found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
     if found is not None and _step(found) > step:
+        fresh = f" (and --resume {found} --resume_weights_only true to begin with its weights)"
         raise ValueError(
             f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it (--resume "
-            f"auto), or name another output_dir (and --resume {found} --resume_weights_only true to begin with its "
-            "weights)"
+            f"auto), or name another output_dir{'' if checkpoint else fresh}"
         )
 
 

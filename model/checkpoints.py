@@ -102,10 +102,11 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
         raise AdapterError(f"{origin}: {error} Give the base model it was trained on.") from error
     own_embedding = any(name.endswith(".base_layer.weight") for name in weights)  # saved with an adapter on it
     places = get_peft_model_state_dict(peft_model, save_embedding_layers=own_embedding)
-    fault = _mismatch(weights, places) or _not_a_number(weights) or _untrained(weights)
+    mismatch = _mismatch(weights, places)
+    fault = mismatch or _not_a_number(weights) or _untrained(weights)
     if fault:
         peft_model.unload()
-        raise AdapterError(f"{origin}: {fault}")
+        raise AdapterError(f"{origin if mismatch else path}: {fault}")
     set_peft_model_state_dict(peft_model, weights)
     return peft_model
 
@@ -179,6 +180,7 @@ def _untrained(weights: dict[str, torch.Tensor]) -> str | None:
     if any(weight.any() for name, weight in weights.items() if ".lora_B." in name):
         return None
     return (
-        "every lora_B is zero, so it changes nothing: it was saved before its first step, or no step had answers of "
-        "different reward. Look at the log's reward and zero_spread, and take a checkpoint that learnt."
+        "every lora_B is zero, so the adapter changes nothing: it was saved before the first step that learns (a "
+        "warm-up's first has a learning rate of 0), or no step had answers of different reward. Look at the log's "
+        "reward and zero_spread, and take a checkpoint that learnt."
     )

@@ -115,9 +115,8 @@ def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
     check_no_later(str(tmp_path), None)
     early, late = (checkpoint(tmp_path, step, json.dumps({"global_step": step})) for step in (9, 10))
     for begin, step in ((None, 0), (early, 9)):
-        with pytest.raises(
-            ValueError, match=f"holds checkpoint-10, which a run from step {step} would write over: go on"
-        ):
+        with pytest.raises(ValueError, match=f"holds checkpoint-10, which a run from step {step} would write") as told:
             check_no_later(str(tmp_path), begin and str(begin))
+        assert ("checkpoint-10 --resume_weights_only" in str(told.value)) == (begin is None)  # not the one asked for
     check_no_later(str(tmp_path), str(late))
     check_no_later(str(tmp_path / "another"), str(early))
