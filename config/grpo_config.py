@@ -6,19 +6,16 @@ import os
 import warnings
 from dataclasses import dataclass, field
 from datetime import timedelta
-from typing import Any
 
 import torch
 import trl
 
-from config.choices import check_choices
+from config.checks import check_training
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.presets import PRESETS
-from config.ranges import check_ranges
 from config.shapes import apply_shape
-from config.tree_adv_arguments import TreeAdvArguments, check_tree_adv
-from config.tree_grpo_arguments import TreeGRPOArguments, check_tree_grpo
-from trainer.tree_log import parse_log_trees
+from config.tree_adv_arguments import TreeAdvArguments
+from config.tree_grpo_arguments import TreeGRPOArguments
 
 
 @dataclass
@@ -201,7 +198,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     )
 
     def __post_init__(self):
-        self._check_tree()
+        check_training(self)
         self.from_preset = [key for key, value in PRESETS[self.method].items() if getattr(self, key) is None]
         for key in self.from_preset:
             setattr(self, key, PRESETS[self.method][key])
@@ -242,50 +239,6 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             self.objective == "split" or (self.objective == "auto" and self.answer_num > 1)
         )
 
-    def _check_tree(self):
-        rules = ("on_long_prompt", "on_bad_media", "on_non_finite")
-        check_choices(self, ("method", "objective", "shared_token_weight", "prefix_sharing", *rules))
-        check_ranges(self)
-        parse_log_trees(self.log_trees)
-        if self.method == "tree_grpo":
-            check_tree_grpo(self)
-        if self.method == "tree_adv":
-            check_tree_adv(self)
-        if self.method == "grpo_ma" and self.think_num * self.answer_num < 2:
-            raise ValueError(
-                "think_num=1 and answer_num=1 give a group of one completion, which has no advantage: set think_num or "
-                "answer_num to at least 2"
-            )
-        if self.answer_warmup_steps and self.think_num < 2:
-            raise ValueError(
-                f"answer_warmup_steps={self.answer_warmup_steps} trains on think_num={self.think_num} chains a prompt, "
-                "which have no advantage: set think_num to at least 2, or answer_warmup_steps to 0"
-            )
-        if self.use_vllm:
-            raise ValueError(
-                "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set it to false"
-            )
-        if self.remove_unused_columns:
-            raise ValueError("remove_unused_columns=True would drop the record the rewards read: leave it false")
-        for name, supported in _SUPPORTED.items():
-            if getattr(self, name) not in supported:
-                choices = " or ".join(repr(value) for value in supported if value is not None)
-                raise ValueError(
-                    f"{name}={getattr(self, name)!r} is not supported with rollout trees: "
-                    + (f"use {choices}" if choices else "leave it out")
-                )
-        if self.shared_token_weight == "once" and self.method == "grpo_ma":
-            raise ValueError(
-                "shared_token_weight=once is for methods whose rows share tokens in one term; grpo_ma counts each "
-                "thought once already: leave it out"
-            )
-        joint_tree = self.method == "grpo_ma" and self.objective == "joint" and self.answer_num > 1
-        if self.importance_sampling_level == "sequence" and joint_tree:
-            raise ValueError(
-                "importance_sampling_level='sequence' averages the advantages of a thought and its answer away when "
-                "objective is 'joint': set objective to split, or importance_sampling_level to token"
-            )
-
     def _resolve_device(self):
         """`use_cpu` and `bf16` before TRL's defaults, which would take bf16 on a CPU too."""
         no_accelerator = not torch.accelerator.is_available()
@@ -317,31 +270,3 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
 
 
 _NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
-
-_SUPPORTED: dict[str, tuple[Any, ...]] = {
-    "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "scale_rewards": ("group", True),
-    "multi_objective_aggregation": ("sum_then_normalize",),
-    "off_policy_mask_threshold": (None,),
-    "top_entropy_quantile": (1.0,),
-    "entropy_coef": (0.0,),
-    "use_adaptive_entropy": (False,),
-    "ds3_gather_for_generation": (True,),
-    "sync_ref_model": (False,),
-    "router_aux_loss_coef": (0.0,),
-    "generation_kwargs": (None,),
-    "use_transformers_continuous_batching": (False,),
-    "use_transformers_paged": (False,),
-    "cache_implementation": (None,),
-    "num_generations_eval": (None, 1),
-    "model_init_kwargs": (None,),
-    "chat_template_kwargs": (None,),
-    "neftune_noise_alpha": (None,),
-    "label_smoothing_factor": (0.0,),
-    "train_sampling_strategy": ("random",),
-    "cast_lm_head_to_fp32": (False,),
-    "torch_compile": (False,),
-    "torch_compile_backend": (None,),
-    "torch_compile_mode": (None,),
-}
