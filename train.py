@@ -46,7 +46,7 @@ def main() -> None:
     script, args, model_args = parser.parse()
     try:
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
-        check_no_later(args.output_dir, None if args.resume_weights_only else checkpoint)
+        check_no_later(args.output_dir, checkpoint, args.resume_weights_only)
         if checkpoint and args.resume_weights_only:
             start_from(checkpoint, args, model_args)
             checkpoint = None

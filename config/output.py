@@ -71,18 +71,18 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
 
 
-def check_no_later(output_dir: str, checkpoint: str | None) -> None:
+def check_no_later(output_dir: str, checkpoint: str | None, weights_only: bool = False) -> None:
     """ValueError where a run would write over a whole checkpoint: it holds more steps than those the run begins with.
 
-    `checkpoint`: what the run goes on from; None: it begins at step 0.
+    `checkpoint`: what the run goes on from, or with `weights_only` begins anew with; None: it begins at step 0.
     """
-    step = _state(checkpoint)["global_step"] if checkpoint else 0
+    step = _state(checkpoint)["global_step"] if checkpoint and not weights_only else 0
     found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
     if found is not None and _step(found) > step:
-        fresh = f" (and --resume {found} --resume_weights_only true to begin with its weights)"
+        asked = f" with --resume {checkpoint} --resume_weights_only true" if checkpoint and weights_only else ""
         raise ValueError(
-            f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it (--resume "
-            f"auto), or name another output_dir{'' if checkpoint else fresh}"
+            f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it "
+            f"(--resume_from_checkpoint auto), or name another output_dir{asked}"
         )
 
 

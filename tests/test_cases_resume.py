@@ -114,9 +114,9 @@ def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
     checkpoint(tmp_path, 3, state=None)  # nothing that could be gone on from
     check_no_later(str(tmp_path), None)
     early, late = (checkpoint(tmp_path, step, json.dumps({"global_step": step})) for step in (9, 10))
-    for begin, step in ((None, 0), (early, 9)):
+    for begin, weights_only, step in ((None, False, 0), (early, False, 9), (early, True, 0), (late, True, 0)):
         with pytest.raises(ValueError, match=f"holds checkpoint-10, which a run from step {step} would write") as told:
-            check_no_later(str(tmp_path), begin and str(begin))
-        assert ("checkpoint-10 --resume_weights_only" in str(told.value)) == (begin is None)  # not the one asked for
+            check_no_later(str(tmp_path), begin and str(begin), weights_only)
+        assert str(told.value).endswith(f"--resume {begin} --resume_weights_only true") == weights_only
     check_no_later(str(tmp_path), str(late))
     check_no_later(str(tmp_path / "another"), str(early))

@@ -79,10 +79,10 @@ def test_all_weights_can_be_resumed(manifest, tiny_model_dir, tmp_path, capsys):
     flags = arguments(manifest, tiny_model_dir, tmp_path, "--lora_rank", 0, "--max_steps", 2, "--save_steps", 1)
     assert sft.main(flags) == 0
     whole = load_file(tmp_path / "out" / "model.safetensors")
-    assert (
-        sft.main(flags) == 2
-        and "holds checkpoint-2, which a run from step 0 would write over" in capsys.readouterr().err
-    )
+    assert sft.main(flags) == 2
+    refused = capsys.readouterr().err
+    assert "holds checkpoint-2, which a run from step 0 would write over" in refused
+    assert "--resume_from_checkpoint auto" in refused and "--resume_weights_only" not in refused  # it has no such flag
     shutil.rmtree(tmp_path / "out" / "checkpoint-2")
     assert sft.main([*flags, "--resume_from_checkpoint", "auto"]) == 0
     resumed = load_file(tmp_path / "out" / "model.safetensors")
