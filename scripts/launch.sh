@@ -144,16 +144,17 @@ export OMP_NUM_THREADS
 
 # ---- how the processes work together: DeepSpeed, plain data parallelism, or a configuration of accelerate ----
 deepspeed=${DEEPSPEED_CONFIG:-$repo/scripts/$deepspeed}
+start=("$python" "$repo/scripts/start_processes.py")
 # Never `accelerate launch --cpu`: with --num_processes 2 it quietly starts one process without DeepSpeed. And always with
 # a --config_file: else the file that `accelerate config` once made counts, whose gpu_ids replace CUDA_VISIBLE_DEVICES.
-launch=("$python" -m accelerate.commands.launch --num_processes "$((processes * nnodes))" --num_machines "$nnodes"
+launch=("${start[@]}" accelerate.commands.launch --num_processes "$((processes * nnodes))" --num_machines "$nnodes"
   --machine_rank "$node_rank" --main_process_port "$port" --mixed_precision no --dynamo_backend no)
 ((nnodes == 1)) || launch+=(--main_process_ip "$address" --same_network)
 if [[ -n ${ACCELERATE_CONFIG:-} ]]; then
   [[ -f $ACCELERATE_CONFIG ]] || refuse "ACCELERATE_CONFIG '$ACCELERATE_CONFIG' is not a file: use $repo/scripts/ddp.yaml, or leave it out"
   launch+=(--config_file "$ACCELERATE_CONFIG")
 elif [[ $deepspeed == none ]]; then
-  launch=("$python" -m torch.distributed.run --nproc_per_node "$processes" --nnodes "$nnodes" --node_rank "$node_rank"
+  launch=("${start[@]}" torch.distributed.run --nproc_per_node "$processes" --nnodes "$nnodes" --node_rank "$node_rank"
     --master_addr "$address" --master_port "$port")
 else
   [[ -f $deepspeed ]] || refuse "DEEPSPEED_CONFIG '$deepspeed' is not a file: use scripts/zero2.json, scripts/zero3.json or none"

@@ -1,6 +1,6 @@
 """The launchers through --dry-run: process counts, ports, quoting. No GPU and no torch needed.
 
-PYTHON names a stand-in that answers the GPU count, and whose `-m accelerate...` writes its arguments to a file.
+PYTHON names a stand-in that answers the GPU count, and for which start_processes.py writes its arguments to a file.
 """
 
 import json
@@ -29,8 +29,8 @@ def launch(tmp_path):
     fake.write_text(
         f"#!/bin/bash\n"
         f'if [[ $1 == -c && $2 == *torch* ]]; then echo "${{FAKE_GPUS:-0}}"; exit 0; fi\n'
-        f"if [[ $1 == -m ]]; then exec {sys.executable} -c 'import json, os, sys; json.dump([sys.argv[1:], "
-        f'dict(os.environ)], open(os.environ["FAKE_OUT"], "w"))\' "$@"; fi\n'
+        f"if [[ $1 == *start_processes.py ]]; then exec {sys.executable} -c 'import json, os, sys; "
+        f'json.dump([sys.argv[1:], dict(os.environ)], open(os.environ["FAKE_OUT"], "w"))\' "$@"; fi\n'
         f'exec {sys.executable} "$@"\n',
         encoding="utf-8",
     )
@@ -159,7 +159,7 @@ def test_dry_run_prints_what_would_run_and_runs_nothing(launch):
     printed = words(launch("--seed", "7", MASTER_PORT=free_port()))
     assert not launch.out.exists()
     assert printed[0].startswith("OMP_NUM_THREADS=")
-    assert printed[2:4] == ["-m", "accelerate.commands.launch"]
+    assert printed[2:4] == [str(ROOT / "scripts" / "start_processes.py"), "accelerate.commands.launch"]
     assert str(ROOT / "train.py") in printed
 
 
@@ -242,7 +242,7 @@ def test_several_nodes(launch):
 
 def test_without_deepspeed(launch):
     done = launch("--nproc", "2", DEEPSPEED_CONFIG="none")
-    assert words(done)[2:6] == ["-m", "torch.distributed.run", "--nproc_per_node", "2"]
+    assert words(done)[3:6] == ["torch.distributed.run", "--nproc_per_node", "2"]
     assert "--use_deepspeed" not in words(done)
     refused = launch(DEEPSPEED_CONFIG="zero9.json")
     assert refused.returncode == 2
@@ -287,7 +287,7 @@ def test_accelerate_reads_its_configurations(name, kind):
 
 def test_plain_data_parallelism(launch):
     done = launch(gpus=2, DEEPSPEED_CONFIG="none")
-    assert words(done)[2:4] == ["-m", "torch.distributed.run"]
+    assert words(done)[2:4] == [str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run"]
     assert value(done, "--nproc_per_node") == "2"
 
 
@@ -375,3 +375,25 @@ def test_shell_scripts_pass_shellcheck():
     scripts = [str(path) for path in (ROOT / "scripts").rglob("*.sh")] + [str(ROOT / ".ci" / "run")]
     done = subprocess.run([shellcheck, *scripts], capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("ending", "status", "said"),
+    [
+        ("sys.exit('no such data')", 1, "process 0 ended with status 1"),
+        ("sys.exit(2)", 2, "process 0 ended with status 2"),
+        ("os.kill(os.getpid(), 9)", 137, "process 0 was ended by SIGKILL"),
+        ("pass", 0, ""),
+    ],
+)
+def test_the_end_of_a_process_is_the_end_of_the_launcher(tmp_path, ending, status, said):
+    script = tmp_path / "work.py"
+    script.write_text(f"import os, sys\n{ending}\n", encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", "1", str(script)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == status, done.stderr
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
