@@ -138,11 +138,12 @@ def compare(module, model, device: str, sizes: dict, rounds: int) -> dict:
         for name, step in sides.items():
             log_probs[name] = clock.run(name, forward_backward, step, *case)
             gradients[name] = [p.grad.clone() for p in model.parameters() if p.grad is not None]
-    seconds, limit = clock.medians(), plan.row_tokens / plan.slots
+    row_tokens = sum(len(prompt.ids) + len(row) for row in rows)
+    seconds, limit = clock.medians(), row_tokens / plan.slots
     gaps = {name: _gaps(log_probs, gradients, name) for name in sides if name != "dense"}
     return {
         "leaves": len(rows),
-        "row_tokens": plan.row_tokens,
+        "row_tokens": row_tokens,
         "slots": plan.slots,
         "token_ratio": limit,
         "limit_of_cost": 1 / limit,
@@ -155,7 +156,7 @@ def compare(module, model, device: str, sizes: dict, rounds: int) -> dict:
         "peak_memory_ratio": memory["packed"] / memory["dense"],
         "max_logprob_gap": gaps["packed"][0],
         "max_grad_gap": gaps["packed"][1],
-        **_grouped_figures(seconds, gaps, plan, prompt, rows),
+        **_grouped_figures(seconds, gaps, row_tokens, prompt, rows),
     }
 
 
@@ -167,13 +168,13 @@ def _gaps(log_probs: dict, gradients: dict, name: str) -> tuple[float, float]:
     return (log_probs[name] - log_probs["dense"]).abs().max().item(), gap
 
 
-def _grouped_figures(seconds, gaps, plan, prompt, rows) -> dict:
+def _grouped_figures(seconds, gaps, row_tokens, prompt, rows) -> dict:
     if "grouped" not in gaps:
         return {}
     return {
         "grouped_tokens": len(prompt.ids) + sum(map(len, rows)),
         "grouped_speedup": seconds["dense"] / seconds["grouped"],
-        "grouped_token_ratio": plan.row_tokens / (len(prompt.ids) + sum(map(len, rows))),
+        "grouped_token_ratio": row_tokens / (len(prompt.ids) + sum(map(len, rows))),
         "grouped_max_logprob_gap": gaps["grouped"][0],
         "grouped_max_grad_gap": gaps["grouped"][1],
     }
