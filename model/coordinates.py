@@ -11,7 +11,7 @@ task declares its frame; nothing is guessed from an answer:
 All sizes are (width, height). No torch.
 """
 
-from task.processing_utils import scale_bbox_xyxy, scale_points
+from task.processing_utils import planes, scale_bbox_xyxy, scale_points
 from task.task_loader import FRAMES
 
 Size = tuple[int, int]
@@ -27,7 +27,7 @@ def frame_size(frame: str, image_size: Size | None, processed_size: Size | None)
         raise ValueError(f"frame {frame!r} is unknown: choose one of {', '.join(FRAMES)}.")
     if image_size is None or frame == "none":
         return None
-    return {"original": image_size, "processed": processed_size, "norm1000": (1000, 1000)}[frame]
+    return planes(image_size, processed_size)[frame]
 
 
 def to_frame(value, frame: str, image_size: Size | None, processed_size: Size | None):

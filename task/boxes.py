@@ -5,7 +5,7 @@ The tasks that score boxes stand on this file; it is no task itself.
 
 import math
 
-from task.processing_utils import LARGEST, scale_bbox_xyxy
+from task.processing_utils import LARGEST, planes, scale_bbox_xyxy
 
 FARTHEST = 1e6  # a number beyond this is no pixel
 XYWH = ("x", "y", "width", "height")
@@ -93,8 +93,7 @@ def plane_size(frame: str, of) -> tuple:
     if of.get("processed_size") is None:
         name = of.get("question_type", "this task")
         raise ValueError(f"record {of.get('id')}: {name} scores places in a picture: give the record an image.")
-    planes = {"norm1000": (1000, 1000), "processed": of["processed_size"]}
-    return planes.get(frame) or of["image_size"]
+    return planes(of.get("image_size"), of["processed_size"]).get(frame) or of["image_size"]
 
 
 def _true_object(one) -> dict:

@@ -65,3 +65,8 @@ def _are_numbers(value) -> bool:
 def _shown(value) -> str:
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def planes(image_size, processed_size) -> dict:
+    """(width, height) of the plane that the numbers of each frame lie in."""
+    return {"original": image_size, "processed": processed_size, "norm1000": (1000, 1000)}
