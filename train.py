@@ -30,15 +30,15 @@ from config.parser import RecipeParser  # noqa: E402
 from config.script_arguments import GRPOScriptArguments  # noqa: E402
 from config.startup import print_model, print_prompt, print_settings  # noqa: E402
 from dataset.dataset_grpo import build_dataset, first_records, read_row  # noqa: E402
-from model.checkpoints import load_policy, trainable_report  # noqa: E402
-from model.record_check import check_record  # noqa: E402
-from model.reward_func import RewardError, task_rewards  # noqa: E402
-from model.self_test import check_rewards  # noqa: E402
+from model.loading import load_policy, trainable_report  # noqa: E402
+from task.rewards.record_check import check_record  # noqa: E402
+from task.rewards.router import RewardError, task_rewards  # noqa: E402
+from task.rewards.self_test import check_rewards  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
-from trainer.checkpoints import CheckpointError  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.policies.agent_tree import check_agents  # noqa: E402
-from trainer.tree_attention import language_attention  # noqa: E402
+from trainer.logprobs.tree_attention import language_attention  # noqa: E402
+from trainer.policies.agent.build import check_agents  # noqa: E402
+from trainer.run.checkpoints import CheckpointError  # noqa: E402
 
 
 def main() -> None:

@@ -8,7 +8,7 @@ from config.choices import check_choices
 from config.ranges import check_ranges
 from config.tree_adv_arguments import check_tree_adv
 from config.tree_grpo_arguments import check_tree_grpo
-from trainer.tree_log import parse_log_trees
+from trainer.logs.tree_log import parse_log_trees
 
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from task.answer_parsing import thought_tags
+from task.parsing.answers import thought_tags
 from trainer.engines.sampling import Sampling
 
 AT_LEAST_ONE = (

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from config.choices import check_choices
 from trainer.advantages.redistribute import AGGREGATIONS
-from trainer.policies.entropy import TIMINGS
-from trainer.policies.fork_rules import RULES
+from trainer.policies.entropy.policy import TIMINGS
+from trainer.policies.entropy.rules import RULES
 
 LEAVES, LENGTH = 16, 512  # ours: the paper's budget and lengths were not to be found
 

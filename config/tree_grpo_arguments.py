@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from config.choices import check_choices
 from trainer.advantages.intra_inter import PARTS
-from trainer.policies.agent_tree import settings_of
+from trainer.policies.agent.build import settings_of
 
 LENGTH = 4096  # tokens of a completion, observations included; arXiv 2509.21240, Table 5
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import functools
 import re
 
-from task.answer_parsing import thought_tags
-from task.environment import tools_of
+from task.agents.environment import tools_of
+from task.parsing.answers import thought_tags
 
 SLOT = re.compile(r"(?<!\\)<(image|video)>")
 ESCAPED = re.compile(r"\\(<(?:image|video)>)")

@@ -11,8 +11,8 @@ from transformers import AutoModelForImageTextToText, AutoProcessor
 from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
-from model.coordinates import processed_size
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
+from task.rewards.frames import processed_size
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())

@@ -23,7 +23,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 import torch  # noqa: E402
 from PIL import Image  # noqa: E402
 
-from model.checkpoints import load_policy  # noqa: E402
+from model.loading import load_policy  # noqa: E402
 
 LARGEST_GAP = 1e-4
 QUESTION = "Where should the gripper move to pick up the red cube?"

@@ -18,11 +18,11 @@ from _root import use_checkout
 use_checkout()
 
 from dataset.prompts import build_messages  # noqa: E402
-from model.reward_func import reward_arguments, task_rewards  # noqa: E402
-from model.self_test import run_self_test  # noqa: E402
 from task import get_task, load_tasks, print_summary  # noqa: E402
+from task.rewards.router import reward_arguments, task_rewards  # noqa: E402
+from task.rewards.self_test import run_self_test  # noqa: E402
 from task.runners.optional import MissingPackage  # noqa: E402
-from trainer.evaluation_summary import summarise  # noqa: E402
+from trainer.evaluation.summary import summarise  # noqa: E402
 
 IMAGE_SIZE, PROCESSED_SIZE = (640, 480), (644, 476)
 

@@ -4,7 +4,7 @@ Records with "question_type": "my-task" are then prompted, scored and evaluated 
 for a short text and compares it with the record's answer.
 """
 
-from task.answer_parsing import answer_text, normal_text, split_completion
+from task.parsing.answers import answer_text, normal_text, split_completion
 
 TASK_CONFIG = {
     "task_type": "my-task",  # equals the records' question_type

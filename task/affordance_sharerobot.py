@@ -10,8 +10,8 @@ the share above 0.5, and the share of predictions whose centre lies in a true bo
 
 from statistics import fmean
 
-from task.answer_parsing import answer_text, parse_boxes, split_completion
-from task.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
+from task.parsing.answers import answer_text, parse_boxes, split_completion
+from task.rewards.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
 
 TASK_CONFIG = {
     "task_type": "affordance-sharerobot",

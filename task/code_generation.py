@@ -15,9 +15,9 @@ reward abstains (None) and counts `sandbox_lost`. Metric: accuracy is pass@1 (Ch
 
 from statistics import fmean
 
-from task.answer_parsing import answer_text, split_completion
+from task.parsing.answers import answer_text, split_completion
+from task.parsing.text import program_text
 from task.runners.sandbox import run_program
-from task.text_parsing import program_text
 
 STATUSES = ("time", "output", "processes", "crash")
 

@@ -19,10 +19,10 @@ of a true point), or the choice is right.
 import math
 from statistics import fmean
 
-from task.answer_parsing import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
-from task.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
+from task.parsing.answers import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
+from task.parsing.text import CHOICES, parse_choice, same_words, unmarked
 from task.processing_utils import scale_points
-from task.text_parsing import CHOICES, parse_choice, same_words, unmarked
+from task.rewards.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
 
 REWARD_SCALE = 0.1  # a gap of a tenth of the diagonal scores exp(-1)
 NEAR_A_POINT = 0.05  # of the diagonal

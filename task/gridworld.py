@@ -11,7 +11,7 @@ was answered with an observation) and played again on the record's board: what t
 import copy
 from statistics import fmean
 
-from task.agent_text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
+from task.agents.text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
 from task.runners.optional import need
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}  # FrozenLake's numbers

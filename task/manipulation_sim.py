@@ -12,7 +12,7 @@ picture and so no OpenGL, but mujoco wants the library that MUJOCO_GL names (egl
 
 from statistics import fmean
 
-from task.answer_parsing import answer_text, parse_boxes, split_completion
+from task.parsing.answers import answer_text, parse_boxes, split_completion
 from task.runners.simulators import MOST_STEPS, POOL, execute
 
 MOST_MOVES = 32

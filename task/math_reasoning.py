@@ -16,11 +16,11 @@ The answer may stand in \\boxed{}; two boxes with different contents are no answ
 import re
 from statistics import fmean
 
-from task.answer_parsing import answer_text, split_completion
-from task.math_text import latex, same_plain_number
+from task.parsing.answers import answer_text, split_completion
+from task.parsing.math_text import latex, same_plain_number
+from task.parsing.text import boxed_text, parse_choice, plain_words, same_words
 from task.runners.judge import Judge
 from task.runners.optional import need
-from task.text_parsing import boxed_text, parse_choice, plain_words, same_words
 
 MAX_CHARS = 400  # a longer text is no final answer
 CHOICE = re.compile(r"\(?([A-J])\)?")

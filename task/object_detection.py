@@ -17,8 +17,8 @@ import io
 import sys
 from statistics import fmean
 
-from task.answer_parsing import answer_text, normal_text, parse_boxes, parse_value, split_completion
-from task.boxes import are_pixels, iou, move_objects, plane_size, scale_suspect, true_objects
+from task.parsing.answers import answer_text, normal_text, parse_boxes, parse_value, split_completion
+from task.rewards.boxes import are_pixels, iou, move_objects, plane_size, scale_suspect, true_objects
 
 MAX_OBJECTS = 100  # COCO's own limit of detections a picture; a longer list is no answer
 

@@ -17,7 +17,7 @@ import math
 import re
 from statistics import fmean
 
-from task.answer_parsing import answer_text, compatible, normal_text, split_completion
+from task.parsing.answers import answer_text, compatible, normal_text, split_completion
 
 MAX_CHARS = 2_000  # a longer text is no short answer
 ANLS_THRESHOLD = 0.5

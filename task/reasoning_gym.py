@@ -12,10 +12,10 @@ The content of \\boxed{} is what it is asked about: the box would count as a par
 
 from statistics import fmean
 
-from task.answer_parsing import answer_text, split_completion
+from task.parsing.answers import answer_text, split_completion
+from task.parsing.text import boxed_text
 from task.runners.judge import Judge
 from task.runners.optional import need
-from task.text_parsing import boxed_text
 
 MAX_CHARS = 4_000  # grids are long
 VERIFIER = Judge("reasoning_judge")

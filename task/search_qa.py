@@ -24,7 +24,7 @@ a constant that no advantage sees. Two keys of a record change it:
 from pathlib import Path
 from statistics import fmean
 
-from task.agent_text import cost_metrics, exact_match, f1_score, form_reward, tag_answer
+from task.agents.text import cost_metrics, exact_match, f1_score, form_reward, tag_answer
 from task.retrieval.passages import format_passages
 from task.retrieval.search import make_retriever
 

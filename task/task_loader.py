@@ -14,18 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-NOT_TASKS = {
-    "__init__",
-    "TEMPLATE",
-    "task_loader",
-    "processing_utils",
-    "answer_parsing",
-    "text_parsing",
-    "math_text",
-    "boxes",
-    "environment",
-    "agent_text",
-}
+NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
 REQUIRED_KEYS = ("task_type", "grpo_template", "description", "input_format", "output_format", "frame")

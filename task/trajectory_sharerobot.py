@@ -12,9 +12,9 @@ import math
 
 import numpy as np
 
-from task.answer_parsing import answer_text, parse_points, split_completion
-from task.boxes import plane_size
+from task.parsing.answers import answer_text, parse_points, split_completion
 from task.processing_utils import scale_trajectory
+from task.rewards.boxes import plane_size
 
 MIN_POINTS, MAX_POINTS = 2, 256  # a longer prediction is no path, and would make the distances slow
 REWARD_SCALE = 0.1  # a DFD of a tenth of the diagonal scores exp(-1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 
 from config.tree_grpo_arguments import TreeGRPOArguments
-from trainer.policies.agent_tree import agent_policy, settings_of, shape_of
+from trainer.policies.agent.build import agent_policy, settings_of, shape_of
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
 

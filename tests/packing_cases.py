@@ -14,8 +14,8 @@ from trl.trainer.utils import add_fused_lm_head
 from model.qwen_module import Qwen2_5VLModule
 from model.text_module import TextModule
 from model.vlm_module import EncodedPrompt
-from trainer.packing import build_plans, packed_forward
-from trainer.tree_attention import use_tree_attention
+from trainer.logprobs.packing import build_plans, packed_forward
+from trainer.logprobs.tree_attention import use_tree_attention
 
 IMAGE, VIDEO, START, END, VOCAB = 90, 91, 92, 93, 97
 TEMPERATURE = 0.7

@@ -3,7 +3,7 @@
 import json
 import random
 
-from model.reward_func import reward_arguments
+from task.rewards.router import reward_arguments
 from task.task_loader import load_tasks
 
 TASKS = load_tasks()

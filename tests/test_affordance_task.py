@@ -4,7 +4,7 @@ import pytest
 from task_cases import DEGENERATE, metrics, prediction, said, scored
 
 from task.affordance_sharerobot import accuracy_reward, process_answer
-from task.boxes import distance, iou, scale_suspect, true_objects
+from task.rewards.boxes import distance, iou, scale_suspect, true_objects
 
 NAME = "affordance-sharerobot"
 SHAREROBOT = {"x": 352.874, "y": 186.479, "width": 19.296, "height": 14.472}

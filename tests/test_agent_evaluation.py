@@ -18,10 +18,10 @@ from task.retrieval.passages import RetrievalError
 from task.task_loader import load_tasks
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
-from trainer.evaluation import predict
-from trainer.evaluation_summary import summarise
-from trainer.policies.agent_forms import Action, TagForm, Turn
-from trainer.policies.agent_tree import policies_of_evaluation
+from trainer.evaluation.predict import predict
+from trainer.evaluation.summary import summarise
+from trainer.policies.agent.build import policies_of_evaluation
+from trainer.policies.agent.forms import Action, TagForm, Turn
 
 
 class Failing(Echo):

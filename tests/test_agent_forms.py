@@ -9,7 +9,7 @@ import pytest
 from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of
 
 from dataset.prompts import build_messages
-from trainer.policies.agent_forms import Action, TagForm, ToolCallForm
+from trainer.policies.agent.forms import Action, TagForm, ToolCallForm
 
 # The layout of Qwen2.5's template: tools in the system turn, results as <tool_response> in a user turn.
 TEMPLATE = (

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from task import search_qa
-from task.agent_text import exact_match, f1_score, normal_answer, tag_action, tag_answer, tag_form, without_tags
+from task.agents.text import exact_match, f1_score, normal_answer, tag_action, tag_answer, tag_form, without_tags
 
 GOOD = "<think>a</think>\n<search>b</search>\n\n<information>c</information>\n\n<think>d</think>\n<answer>e</answer>\n"
 

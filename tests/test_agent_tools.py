@@ -15,10 +15,10 @@ from conftest import ROOT
 from PIL import Image
 
 from config.tree_grpo_arguments import TreeGRPOArguments
-from trainer.policies.agent_arguments import argument_of, bound
-from trainer.policies.agent_calls import Point, parts_of
-from trainer.policies.agent_forms import Action
-from trainer.policies.agent_tree import check_agents
+from trainer.policies.agent.arguments import argument_of, bound
+from trainer.policies.agent.build import check_agents
+from trainer.policies.agent.calls import Point, parts_of
+from trainer.policies.agent.forms import Action
 
 SEARCH, ANSWER = "<think>t</think><search>q</search>", "<think>t</think><answer>x</answer>"
 

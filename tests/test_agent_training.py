@@ -13,7 +13,7 @@ from dataset.dataset_grpo import rows_from_records
 from task.gridworld import draw
 from task.retrieval.passages import RetrievalError
 from task.task_loader import load_tasks
-from trainer.policies.agent_forms import Action, TagForm, Turn
+from trainer.policies.agent.forms import Action, TagForm, Turn
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import trl
 from agent_cases import Counter, ForkingCounter
 from datasets import Dataset
 
-from task.environment import tools_of
+from task.agents.environment import tools_of
 from task.gridworld import GridworldEnvironment
 from task.search_qa import SearchEnvironment
 

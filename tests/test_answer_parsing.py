@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from task.answer_parsing import (
+from task.parsing.answers import (
     MAX_ANSWER_CHARS,
     answer_text,
     normal_text,

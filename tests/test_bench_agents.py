@@ -8,8 +8,8 @@ import pytest
 from conftest import ROOT
 from engine_cases import assert_dense, assert_sound
 
-from scripts.bench import agents
-from trainer.policies.agent_step import Shape
+from scripts.lab import agents
+from trainer.policies.agent.step import Shape
 
 
 @pytest.fixture(scope="module")

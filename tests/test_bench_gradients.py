@@ -9,7 +9,7 @@ from conftest import ROOT
 @pytest.fixture
 def bench(monkeypatch):
     pytest.importorskip("bm25s")
-    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lab"))
     return importlib.import_module("agent_gradients")
 
 

@@ -5,7 +5,7 @@ import time
 
 import pytest
 
-from task.answer_parsing import answer_text, parse_boxes, parse_numbers, parse_points, parse_value, split_completion
+from task.parsing.answers import answer_text, parse_boxes, parse_numbers, parse_points, parse_value, split_completion
 from task.trajectory_sharerobot import TASK_CONFIG, accuracy_reward, format_reward
 
 BOX = [334.0, 557.0, 468.0, 614.0]

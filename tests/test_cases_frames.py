@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from model.coordinates import to_frame
-from model.reward_func import reward_arguments
+from task.rewards.frames import to_frame
+from task.rewards.router import reward_arguments
 from task.task_loader import load_tasks
 
 SIZE, PROCESSED = (640, 480), (336, 252)

@@ -9,7 +9,7 @@ import pytest
 from test_reward_func import make_task
 from trainer_cases import logged, script, settings, text_rows, text_trainer, thought_tree
 
-from model.reward_func import task_rewards
+from task.rewards.router import task_rewards
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.thought_answer import thought_answer
 

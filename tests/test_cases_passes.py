@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from trainer_cases import length_reward, logged, settings, text_rows, text_trainer
 
-from model.checkpoints import load_adapter
+from model.loading import load_adapter
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
 

@@ -11,9 +11,9 @@ from PIL import Image, ImageOps
 
 from dataset.dataset_grpo import load_media, read_row, rows_from_records
 from dataset.media import MediaError, load_image, load_video
-from model.coordinates import from_frame, to_frame
-from model.reward_func import reward_arguments
 from task.processing_utils import scale_bbox_xyxy
+from task.rewards.frames import from_frame, to_frame
+from task.rewards.router import reward_arguments
 from task.task_loader import Task, load_tasks
 
 av = pytest.importorskip("av")

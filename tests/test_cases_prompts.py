@@ -11,7 +11,7 @@ from trainer_cases import thought_tree
 from model.registry import module_for
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
-from trainer.forward import RowForward
+from trainer.logprobs.forward import RowForward
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.prompts import PromptEncoder, PromptError
 from trainer.rollout import Rollout

@@ -14,7 +14,7 @@ from trainer_cases import largest_gap, logged, text_rows, text_trainer, vlm_trai
 from transformers import TrainerCallback
 
 from config.output import checkpoint_to_resume
-from trainer.checkpoints import CheckpointError, layout_fault
+from trainer.run.checkpoints import CheckpointError, layout_fault
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "save_only_model": False}
 

@@ -11,8 +11,8 @@ from PIL import Image
 
 from scripts.eval import changed_items
 from scripts.eval import compare as script
-from trainer import intervals
-from trainer.intervals import bootstrap_interval
+from trainer.evaluation import intervals
+from trainer.evaluation.intervals import bootstrap_interval
 
 
 def item(id, accuracy, answer="a", status="ok", question_type="t", format=1.0, length=None):

@@ -2,8 +2,8 @@
 
 import pytest
 
-from model.coordinates import frame_size, from_frame, processed_size, to_frame
 from task.processing_utils import scale_bbox_xyxy, scale_points, scale_trajectory
+from task.rewards.frames import frame_size, from_frame, processed_size, to_frame
 
 
 def flat(value):

@@ -13,7 +13,7 @@ from PIL import Image
 from task_cases import SIZES, arguments, metrics, prediction, said, scored
 
 from dataset.dataset_grpo import build_dataset, read_row
-from task.boxes import true_objects
+from task.rewards.boxes import true_objects
 from task.task_loader import load_tasks
 
 DEMO = ROOT / "metadata" / "demo"

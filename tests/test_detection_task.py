@@ -7,8 +7,8 @@ import sys
 import pytest
 from task_cases import DEGENERATE, metrics, prediction, said, scored
 
-from task.boxes import iou
 from task.object_detection import MAX_OBJECTS, accuracy_reward, match_score
+from task.rewards.boxes import iou
 
 NAME = "object-detection"
 SAME = ((1000, 1000), (1000, 1000))  # one frame, so that boxes can be written once

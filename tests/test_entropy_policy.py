@@ -8,10 +8,10 @@ from collections import Counter
 import pytest
 from scripted_growth import EOS, ScriptedEngine
 
-from trainer.policies.entropy import EntropyPolicy
-from trainer.policies.fork_metrics import fork_sums, mixed_siblings
-from trainer.policies.fork_rules import START, ForkRule, OpenText
-from trainer.policies.fork_threshold import threshold_of, top_share
+from trainer.policies.entropy.metrics import fork_sums, mixed_siblings
+from trainer.policies.entropy.policy import EntropyPolicy
+from trainer.policies.entropy.rules import START, ForkRule, OpenText
+from trainer.policies.entropy.threshold import threshold_of, top_share
 from trainer.tree import PROMPT, Node, Tree
 
 LETTERS = {EOS: "<|end|>", **{i: chr(ord("a") + i - 1) for i in range(1, 27)}, 30: "<", 31: "think", 32: ">", 33: "</"}
@@ -282,6 +282,6 @@ class TestMetrics:
 
 
 def test_the_policy_imports_neither_torch_nor_an_engine():
-    code = "import sys, trainer.policies.entropy; print([m for m in sys.modules if m in ('torch', 'trainer.engines')])"
+    code = "import sys, trainer.policies.entropy.policy\nprint([m for m in sys.modules if m in ('torch', 'trainer.engines')])"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "[]"

@@ -11,7 +11,7 @@ from peft import LoraConfig, get_peft_model
 from PIL import Image
 from safetensors.torch import load_file, save_file
 
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from scripts.eval import eval as script
 
 

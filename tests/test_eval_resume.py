@@ -15,7 +15,7 @@ from conftest import ROOT
 from peft import LoraConfig, get_peft_model
 from PIL import Image
 
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from scripts.eval import eval as script
 
 RECORDS = 10

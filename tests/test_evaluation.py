@@ -1,4 +1,4 @@
-"""trainer/evaluation.py and scripts/eval/eval.py: order, ids, statuses, frames, totals, and what is refused."""
+"""trainer/evaluation/predict.py and scripts/eval/eval.py: order, ids, statuses, frames, totals, and what is refused."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -11,8 +11,8 @@ from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from model.vlm_module import EncodedPrompt
 from task.task_loader import Task, load_tasks
-from trainer.evaluation import predict, predict_batches
-from trainer.evaluation_summary import summarise
+from trainer.evaluation.predict import predict, predict_batches
+from trainer.evaluation.summary import summarise
 from trainer.tree import PROMPT, Node, Tree
 
 

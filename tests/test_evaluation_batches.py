@@ -7,8 +7,8 @@ import torch
 from test_evaluation import LetterModule, ScriptedEngine, make_task, records
 
 from dataset.dataset_grpo import rows_from_records
-from trainer.evaluation import predict, predict_batches
-from trainer.evaluation_summary import intervals, summarise
+from trainer.evaluation.predict import predict, predict_batches
+from trainer.evaluation.summary import intervals, summarise
 from trainer.tree import PROMPT, Node, Tree
 
 TASKS = {"sum": make_task()}

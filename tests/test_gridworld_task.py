@@ -11,10 +11,10 @@ from agent_cases import ScriptedAgent, policy_of, turns
 from conftest import ROOT
 
 from task import gridworld
-from task.agent_text import UNREADABLE
+from task.agents.text import UNREADABLE
 from task.gridworld import CELL, GridworldEnvironment, accuracy_reward, compute_metrics, draw, format_reward
 from task.task_loader import load_tasks
-from trainer.tree_pictures import pictures_of
+from trainer.logs.tree_pictures import pictures_of
 
 BOARD = ["SFF", "FHF", "FFG"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.checkpoints import load_adapter, load_policy
+from model.loading import load_adapter, load_policy
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGE = ROOT / "metadata" / "demo" / "trajectory" / "images" / "demo-train-00000.png"

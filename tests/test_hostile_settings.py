@@ -6,7 +6,7 @@ from config.grpo_config import GRPOConfig
 from config.model_config import GRPOModelConfig
 from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
-from task.answer_parsing import thought_tags
+from task.parsing.answers import thought_tags
 
 NAN = float("nan")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from config.output import check_reporters, checkpoint_to_resume, make_output
-from model.checkpoints import load_policy
-from model.record_check import check_record
+from model.loading import load_policy
+from task.rewards.record_check import check_record
 from task.task_loader import load_tasks
 
 ROOT = Path(__file__).resolve().parents[1]

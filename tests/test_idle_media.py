@@ -8,8 +8,8 @@ from trainer_cases import demo_rows, thought_tree
 from trl.trainer.utils import add_fused_lm_head
 
 from dataset.dataset_grpo import load_media, read_row
-from trainer.forward import RowForward
-from trainer.idle_media import KINDS, kinds_in
+from trainer.logprobs.dummy_media import KINDS, kinds_in
+from trainer.logprobs.forward import RowForward
 from trainer.rollout import Rollout
 
 

@@ -7,9 +7,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from trainer import intervals
-from trainer.intervals import bootstrap_interval, mean_interval
-from trainer.item_figures import item_figures, pass_at_k
+from trainer.evaluation import intervals
+from trainer.evaluation.intervals import bootstrap_interval, mean_interval
+from trainer.evaluation.item_metrics import item_figures, pass_at_k
 
 
 def counted(n, c, k):

@@ -7,7 +7,7 @@ import torch
 from trainer_cases import demo_rows, length_reward, logged, move, settings
 
 from config.model_config import GRPOModelConfig
-from model.checkpoints import load_policy, trainable_report
+from model.loading import load_policy, trainable_report
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
 

@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from scripts import merge_adapter as script
 
 

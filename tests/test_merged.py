@@ -7,7 +7,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 
 from scripts.merge_adapter import largest_gap, logits_of, sample_prompts
-from trainer.merged import merged_lora
+from trainer.engines.merged_lora import merged_lora
 
 
 @pytest.mark.parametrize("targets", [["q_proj"], ["q_proj", "lm_head"]])

@@ -5,9 +5,9 @@ import torch
 from packing_cases import assert_same_gradients, gradients, mixed_case, tiny_vlm
 from trainer_cases import run, script, text_trainer, thought_tree
 
-from trainer.forward import RowForward
-from trainer.micro_batches import balanced, partition
-from trainer.packing import build_plans, packed_forward
+from trainer.logprobs.forward import RowForward
+from trainer.logprobs.micro_batches import balanced, partition
+from trainer.logprobs.packing import build_plans, packed_forward
 from trainer.rollout import Rollout
 
 # Tokens of eight trees, dear ones next to each other.

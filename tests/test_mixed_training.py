@@ -7,8 +7,8 @@ import sys
 import pytest
 from conftest import ROOT
 
-from model.reward_func import task_rewards
-from model.self_test import run_self_test
+from task.rewards.router import task_rewards
+from task.rewards.self_test import run_self_test
 from task.runners.optional import MissingPackage
 from task.task_loader import load_tasks
 

@@ -9,7 +9,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file, save_file
 
-from model.checkpoints import AdapterError, adapter_base, load_adapter, load_policy
+from model.loading import AdapterError, adapter_base, load_adapter, load_policy
 
 TURN = [{"role": "user", "content": "Where is it?"}]
 

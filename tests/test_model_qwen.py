@@ -221,7 +221,7 @@ def test_lora_finds_the_language_model_only(tiny_vlm):
 def test_a_step_moves_what_is_trainable_and_nothing_else(tiny_vlm, vision, freeze):
     from peft import LoraConfig, get_peft_model
 
-    from model.checkpoints import trainable_report
+    from model.loading import trainable_report
 
     module, base, _ = tiny_vlm
     targets = module.lora_target_modules(base, vision=vision)
@@ -243,7 +243,7 @@ def test_a_step_moves_what_is_trainable_and_nothing_else(tiny_vlm, vision, freez
 
 
 def test_full_training_can_leave_the_vision_tower_out(tiny_vlm):
-    from model.checkpoints import trainable_report
+    from model.loading import trainable_report
 
     module, base, _ = tiny_vlm
     model = copy.deepcopy(base)

@@ -17,8 +17,8 @@ from packing_cases import (
 )
 from PIL import Image
 
-from trainer.forward import dense_forward
-from trainer.packing import build_plans, completion_offsets, packed_forward
+from trainer.logprobs.forward import dense_forward
+from trainer.logprobs.packing import build_plans, completion_offsets, packed_forward
 from trainer.rollout import Rollout
 from trainer.tree import PROMPT, Node, Tree
 

@@ -6,7 +6,7 @@ import pytest
 from test_trainer_weights import random_tree, trainable
 from trainer_cases import script, vlm_trainer, weights
 
-from trainer.forward import RowForward
+from trainer.logprobs.forward import RowForward
 
 LOSSES = {
     "grpo": {"loss_type": "grpo"},

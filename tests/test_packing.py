@@ -27,7 +27,7 @@ from peft import LoraConfig, get_peft_model
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 from trl.trainer.utils import add_fused_lm_head
 
-from trainer.packing import build_plans, packed_forward
+from trainer.logprobs.packing import build_plans, packed_forward
 
 
 @pytest.mark.parametrize(

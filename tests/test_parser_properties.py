@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_cases import DEGENERATE, TASKS, arguments, said
 
-from task import answer_parsing
-from task.answer_parsing import MAX_ANSWER_CHARS
+from task.parsing import answers as answer_parsing
+from task.parsing.answers import MAX_ANSWER_CHARS
 
 MOST = 100_000
 OF_COMPLETIONS = ("split_completion", "answer_text", "normal_text", "compatible")

@@ -15,7 +15,7 @@ from page_measures import measured, wait_until
 from PIL import Image
 from trainer_cases import vlm_trainer
 
-from model.reward_func import task_rewards
+from task.rewards.router import task_rewards
 from task.task_loader import load_tasks
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from model.reward_func import CheckedReward, TaskReward, task_rewards
+from task.rewards.router import CheckedReward, TaskReward, task_rewards
 from task.task_loader import Task
 
 
@@ -208,6 +208,6 @@ def test_a_users_own_reward_passes_through():
 
 
 def test_rewards_need_no_torch():
-    code = "import sys; import model.reward_func; assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
+    code = "import sys; import task.rewards.router; assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

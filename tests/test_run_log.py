@@ -8,8 +8,8 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from trainer_cases import text_trainer
 from transformers import TrainerCallback, TrainerControl, TrainerState
 
-from trainer.progress import RolloutBar, ShortProgress
-from trainer.run_log import RunLog
+from trainer.logs.progress import RolloutBar, ShortProgress
+from trainer.logs.run_log import RunLog
 
 
 class BackEnd(TrainerCallback):
@@ -72,7 +72,7 @@ class Arguments:
 
 
 def test_a_resumed_run_appends_after_a_half_line_and_a_new_one_starts_afresh(tmp_path, monkeypatch):
-    monkeypatch.setattr("trainer.run_log.changed_arguments", lambda args: {})
+    monkeypatch.setattr("trainer.logs.run_log.changed_arguments", lambda args: {})
     (tmp_path / "log.jsonl").write_text('{"step": 5}\n{"step": 10, "rew')
     state = TrainerState(is_world_process_zero=True, global_step=5, max_steps=20)
     log = RunLog()
@@ -86,7 +86,7 @@ def test_a_resumed_run_appends_after_a_half_line_and_a_new_one_starts_afresh(tmp
 
 
 def test_other_processes_write_nothing_and_a_full_disk_is_reported_once(tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr("trainer.run_log.changed_arguments", lambda args: {})
+    monkeypatch.setattr("trainer.logs.run_log.changed_arguments", lambda args: {})
     other = RunLog()
     other.on_train_begin(Arguments(tmp_path), TrainerState(is_world_process_zero=False), TrainerControl())
     other.on_log(None, TrainerState(), None, logs={"reward": 1.0})
@@ -119,7 +119,7 @@ def test_the_rollout_bar_expects_what_the_generation_before_needed(capsys, monke
 
 def test_the_training_bar_shows_tokens_a_second(monkeypatch):
     clock = iter((100.0, 104.0))
-    monkeypatch.setattr("trainer.progress.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("trainer.logs.progress.time.monotonic", lambda: next(clock))
     progress, state = ShortProgress(), TrainerState(is_world_process_zero=True, max_steps=4, global_step=2)
     shown = []
 

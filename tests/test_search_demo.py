@@ -105,7 +105,7 @@ def walks(world, count):
 
 
 def test_a_demonstration_without_faults_is_in_form_and_right(lesson_world):
-    from task.agent_text import tag_answer, tag_form
+    from task.agents.text import tag_answer, tag_form
 
     for facts in walks(lesson_world, 60):
         pieces = search_demonstrations.demonstrate(lesson_world, facts, random.Random(0), Faults(careless=0.3))
@@ -184,7 +184,7 @@ def test_the_shipped_model_searches_and_leaves_room_to_learn(one_thread):
 
 @pytest.fixture
 def agent_methods(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "bench"))
+    monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lab"))
     return importlib.import_module("agent_methods")
 
 

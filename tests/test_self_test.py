@@ -5,7 +5,7 @@ import sys
 import pytest
 from test_task_loader import write
 
-from model.self_test import check_rewards, run_self_test
+from task.rewards.self_test import check_rewards, run_self_test
 from task.runners.optional import MissingPackage, need
 from task.task_loader import load_tasks
 

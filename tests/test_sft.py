@@ -10,7 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from dataset.dataset_grpo import build_dataset
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from scripts.train import sft
 from task.task_loader import load_tasks
 

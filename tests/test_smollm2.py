@@ -94,7 +94,7 @@ def scored(completion: str, row: dict, task) -> tuple[float, float]:
 
 def test_three_shots_start_it_off(smollm2, tasks, rows):
     """A trial gave 69 of 96 in form and 55 of 96 correct at temperature 1, and most groups mixed."""
-    from model.checkpoints import load_policy
+    from model.loading import load_policy
     from trainer.engines.sampling import Sampling
     from trainer.engines.transformers_engine import TransformersEngine
     from trainer.policies.chain import ChainPolicy
@@ -120,8 +120,8 @@ def test_three_shots_start_it_off(smollm2, tasks, rows):
 
 def test_three_steps_of_grpo_ma(smollm2, tasks, rows, tmp_path):
     from config.grpo_config import GRPOConfig
-    from model.checkpoints import load_policy
-    from model.reward_func import task_rewards
+    from model.loading import load_policy
+    from task.rewards.router import task_rewards
     from trainer.grpo_ma_trainer import GRPOMATrainer
 
     module, model, tokenizer = load_policy(smollm2, dtype="float32")

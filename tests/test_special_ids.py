@@ -8,7 +8,7 @@ from trainer_cases import text_rows
 from transformers import AutoTokenizer
 
 from config.grpo_config import GRPOConfig
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from task.math_text import latex, same_plain_number
-from task.text_parsing import boxed_text, parse_choice, plain_words, program_text, same_words, unmarked
+from task.parsing.math_text import latex, same_plain_number
+from task.parsing.text import boxed_text, parse_choice, plain_words, program_text, same_words, unmarked
 
 TOKENS = [
     "\\boxed{",
@@ -129,7 +129,7 @@ def test_anything_is_rewritten(rewrite, text):
 @pytest.mark.parametrize("piece", ["\\boxed{", "\\boxed", "{", "}", "\\", "```", "```python\n", "A", "\\boxed{1}"])
 @pytest.mark.parametrize("parser", PARSERS, ids=lambda parser: parser.__name__)
 def test_twice_the_text_costs_twice_the_time(parser, piece, monkeypatch):
-    monkeypatch.setattr("task.text_parsing.MAX_ANSWER_CHARS", 10**7)  # else long texts are refused unread
+    monkeypatch.setattr("task.parsing.text.MAX_ANSWER_CHARS", 10**7)  # else long texts are refused unread
     monkeypatch.setattr(program_text, "__defaults__", (10**7,))
 
     def seconds(size: int) -> float:

@@ -9,8 +9,8 @@ import torch
 from PIL import Image
 from trainer_cases import demo_rows, logged, move, script, text_rows, text_trainer, thought_tree, vlm_trainer
 
-from model.checkpoints import load_policy
-from model.reward_func import task_rewards
+from model.loading import load_policy
+from task.rewards.router import task_rewards
 from task.task_loader import load_tasks
 
 THOUGHTS, ANSWERS = [[301, 302], [303]], [[[304], [305, 306]], [[307], [308]]]

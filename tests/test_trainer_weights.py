@@ -18,7 +18,7 @@ from trainer_cases import (
 )
 
 from dataset.dataset_grpo import rows_from_records
-from model.checkpoints import load_policy
+from model.loading import load_policy
 from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
 

@@ -9,10 +9,10 @@ import torch
 from test_reward_func import make_task, score
 from trainer_cases import largest_gap, logged, text_trainer, weights
 
-from model.reward_func import checked_rewards
-from model.reward_limit import TimeIsUp, time_limit
-from trainer.faults import StepError
-from trainer.progress import warn_of_failures
+from task.rewards.router import checked_rewards
+from task.rewards.time_limit import TimeIsUp, time_limit
+from trainer.logs.progress import warn_of_failures
+from trainer.run.faults import StepError
 
 
 class TestMemory:

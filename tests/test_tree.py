@@ -5,7 +5,7 @@ import random
 import pytest
 from trainer_cases import chain_tree, thought_tree
 
-from trainer.metrics import rollout_sums
+from trainer.logs.metrics import rollout_sums
 from trainer.rollout import Rollout, leaf_rows
 from trainer.tree import PROMPT, Node, Tree
 

@@ -6,8 +6,8 @@ import pytest
 from packing_cases import PICTURE, assert_packed_equals_dense, text_model, text_prompt, tiny_vlm, vlm_prompt
 from scripted_growth import EOS, ScriptedEngine
 
-from trainer.policies.entropy import EntropyPolicy
-from trainer.policies.fork_rules import ForkRule, OpenText
+from trainer.policies.entropy.policy import EntropyPolicy
+from trainer.policies.entropy.rules import ForkRule, OpenText
 
 
 def entropy_tree(seed: int):

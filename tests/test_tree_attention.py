@@ -5,8 +5,8 @@ import torch
 from packing_cases import assert_packed_equals_dense, build_plan, mixed_case, text_model, text_prompt, tiny_vlm
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from trainer.packing import packed_forward
-from trainer.tree_attention import check_packable, interval_attention, use_tree_attention
+from trainer.logprobs.packing import packed_forward
+from trainer.logprobs.tree_attention import check_packable, interval_attention, use_tree_attention
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])

@@ -12,9 +12,9 @@ from PIL import Image
 from trainer_cases import chain_tree, thought_tree
 
 from model.vlm_module import EncodedPrompt
+from trainer.logs.tree_log import TreeLog, parse_log_trees, token_texts
 from trainer.rollout import Rollout
 from trainer.tree import PROMPT, Node, Tree
-from trainer.tree_log import TreeLog, parse_log_trees, token_texts
 
 RECORDS = [{"question_type": "test", "question": "Where?", "images": ["/data/a.png"]}]
 

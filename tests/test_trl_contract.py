@@ -252,7 +252,8 @@ def test_trls_dump_of_a_record_is_filtered_and_nothing_else(caplog):
     from accelerate import PartialState
     from trl.trainer import grpo_trainer
 
-    from trainer import generation, progress
+    from trainer import generation
+    from trainer.logs import progress
 
     PartialState()  # TRL's logger is accelerate's
 

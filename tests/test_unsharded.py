@@ -11,7 +11,7 @@ sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).res
 from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
 from two_processes import start  # noqa: E402
 
-from trainer.unsharded import unsharded  # noqa: E402
+from trainer.engines.unsharded import unsharded  # noqa: E402
 
 
 @pytest.mark.slow

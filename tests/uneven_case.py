@@ -25,7 +25,7 @@ from peft import LoraConfig  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from dataset.dataset_grpo import rows_from_records  # noqa: E402
-from model.checkpoints import load_policy  # noqa: E402
+from model.loading import load_policy  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
 from trainer.tree import PROMPT, Tree  # noqa: E402

@@ -13,20 +13,20 @@ import torch
 from accelerate.utils import gather_object
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
 
-from model.reward_func import TaskReward
+from task.rewards.router import TaskReward
 from trainer.advantages.totals import row_totals
 from trainer.credit import leaf_values, token_values
+from trainer.engines.merged_lora import merged_lora
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
-from trainer.merged import merged_lora
+from trainer.engines.unsharded import unsharded
+from trainer.logprobs.micro_batches import partition
+from trainer.logs.metrics import length_correlation, rollout_sums
+from trainer.logs.progress import warn_of_failures, warn_of_unclosed, without_record_dumps
+from trainer.logs.verbose import print_trees, verbose
 from trainer.methods import METHODS, Batch, Rows
-from trainer.metrics import length_correlation, rollout_sums
-from trainer.micro_batches import partition
-from trainer.progress import warn_of_failures, warn_of_unclosed, without_record_dumps
 from trainer.rollout import Rollout
 from trainer.sampler import TreeSampler
-from trainer.unsharded import unsharded
-from trainer.verbose import print_trees, verbose
 
 logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 

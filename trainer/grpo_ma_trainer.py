@@ -16,31 +16,31 @@ from trl import GRPOTrainer
 
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
-from model.reward_func import checked_rewards
+from task.rewards.router import checked_rewards
 from trainer.arguments import check_arguments, complete_reference
-from trainer.checkpoints import SaveAtWindowEnd, WholeCheckpoints
-from trainer.evaluation import predict
-from trainer.evaluation_bar import EvaluationBar
-from trainer.evaluation_summary import summarise
-from trainer.faults import GradientCheck, StepFaults
-from trainer.forward import RowForward
+from trainer.evaluation.bar import EvaluationBar
+from trainer.evaluation.predict import predict
+from trainer.evaluation.summary import summarise
 from trainer.generation import TreeGeneration
+from trainer.logprobs.forward import RowForward
+from trainer.logs.progress import LayoutCheck, RolloutBar, ShortProgress
+from trainer.logs.run_log import RunLog
+from trainer.logs.tree_log import TreeLog, parse_log_trees
 from trainer.objective import TreeObjective
-from trainer.policies.agent_tree import policies_of_evaluation
-from trainer.progress import LayoutCheck, RolloutBar, ShortProgress
+from trainer.policies.agent.build import policies_of_evaluation
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
-from trainer.run_log import RunLog
-from trainer.stopping import StopOnSignal
-from trainer.tree_log import TreeLog, parse_log_trees
+from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
+from trainer.run.faults import GradientCheck, StepFaults
+from trainer.run.stopping import StopOnSignal
 
 
 class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective, GRPOTrainer):
     """GRPO on rollout trees, grown and credited by the method that `args` names (`trainer/methods.py`).
 
     Args:
-        model: the policy, an instance (see `model.checkpoints.load_policy`).
-        reward_funcs: TRL reward callables; `model.reward_func.task_rewards` routes to the tasks' own. Each is called
+        model: the policy, an instance (see `model.loading.load_policy`).
+        reward_funcs: TRL reward callables; `task.rewards.router.task_rewards` routes to the tasks' own. Each is called
             with prompts and completions as plain texts, `record` (JSON string), `image_sizes` and `processed_sizes`.
         args: `config.grpo_config.GRPOConfig`.
         train_dataset: rows with the string columns `prompt` and `record` (`dataset.dataset_grpo.build_dataset`).

@@ -14,12 +14,12 @@ from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
 from trainer.advantages.thought_answer import thought_answer, zero_spread_share
-from trainer.policies.agent_step import AgentStepPolicy
-from trainer.policies.agent_tree import agent_policy, settings_of, shape_of
+from trainer.policies.agent.build import agent_policy, settings_of, shape_of
+from trainer.policies.agent.step import AgentStepPolicy
 from trainer.policies.chain import ChainPolicy
-from trainer.policies.entropy import EntropyPolicy
-from trainer.policies.fork_rules import ForkRule, OpenText
-from trainer.policies.fork_threshold import threshold_of
+from trainer.policies.entropy.policy import EntropyPolicy
+from trainer.policies.entropy.rules import ForkRule, OpenText
+from trainer.policies.entropy.threshold import threshold_of
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 

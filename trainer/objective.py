@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import torch
 
-from trainer.metrics import sampler_gap
-from trainer.micro_batches import take_rows, token_counts
+from trainer.logprobs.micro_batches import take_rows, token_counts
+from trainer.logs.metrics import sampler_gap
 
 PARTS = ("thought", "answer")
 

@@ -25,11 +25,11 @@ ROOT = use_checkout()
 import torch  # noqa: E402
 
 from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
-from model.checkpoints import load_policy  # noqa: E402
+from model.loading import load_policy  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 from trainer.engines.sampling import Sampler, Sampling  # noqa: E402
 from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
-from trainer.evaluation import predict  # noqa: E402
+from trainer.evaluation.predict import predict  # noqa: E402
 
 FAMILIES = ("affordance", "detection", "math", "ocr", "reasoning", "trajectory")
 

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor  # noqa: E402
 
 from config.grpo_config import GRPOConfig  # noqa: E402
 from dataset.dataset_grpo import rows_from_records  # noqa: E402
-from model.checkpoints import load_policy  # noqa: E402
+from model.loading import load_policy  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 
 QUIET = {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}

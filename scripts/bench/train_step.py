@@ -30,8 +30,8 @@ from trl.trainer.utils import add_fused_lm_head  # noqa: E402
 
 from model.qwen_module import Qwen2_5VLModule  # noqa: E402
 from model.vlm_module import EncodedPrompt  # noqa: E402
-from trainer.packing import build_plans, packed_forward  # noqa: E402
-from trainer.tree_attention import use_tree_attention  # noqa: E402
+from trainer.logprobs.packing import build_plans, packed_forward  # noqa: E402
+from trainer.logprobs.tree_attention import use_tree_attention  # noqa: E402
 
 
 def prepared_model(preset: dict):

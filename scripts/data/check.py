@@ -24,8 +24,8 @@ from tqdm import tqdm  # noqa: E402  (the project's packages need the root first
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
 from dataset.media import MediaError, is_damaged_jpeg  # noqa: E402
-from model.record_check import check_inside, check_record  # noqa: E402
-from task.answer_parsing import thought_tags  # noqa: E402
+from task.parsing.answers import thought_tags  # noqa: E402
+from task.rewards.record_check import check_inside, check_record  # noqa: E402
 from task.task_loader import load_tasks  # noqa: E402
 
 LISTED = 50  # problems printed; the rest are counted

@@ -29,7 +29,7 @@ from tqdm import tqdm  # noqa: E402
 from dataset.dataset_grpo import make_row  # noqa: E402
 from dataset.media import load_image  # noqa: E402
 from dataset.records import parse_record  # noqa: E402
-from model.record_check import check_inside, check_record  # noqa: E402
+from task.rewards.record_check import check_inside, check_record  # noqa: E402
 from task.task_loader import get_task, load_tasks  # noqa: E402
 
 LISTED = 20  # refusals printed; all of them stand in the report

@@ -78,7 +78,7 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     In all processes but the first metrics.json stands as {}. Raises ValueError if no checkpoint could be evaluated.
     """
     from dataset.dataset_grpo import build_dataset
-    from model.checkpoints import AdapterError
+    from model.loading import AdapterError
     from task.task_loader import load_tasks
 
     tasks = load_tasks()
@@ -116,9 +116,9 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
 
     An AdapterError is raised in all of them, also in those that had nothing to predict.
     """
-    from model.checkpoints import AdapterError
-    from trainer.evaluation_summary import intervals, summarise
-    from trainer.item_figures import UNSCORED
+    from model.loading import AdapterError
+    from trainer.evaluation.item_metrics import UNSCORED
+    from trainer.evaluation.summary import intervals, summarise
 
     settings = settings_of(args, rows, tasks)
     files = PredictionFiles(Path(args.output_dir))
@@ -152,10 +152,10 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     """Appends the predictions of this process's rows as they are scored; returns the seconds it took."""
     import torch
 
-    from trainer.evaluation import predict_batches
-    from trainer.evaluation_bar import EvaluationBar
-    from trainer.merged import merged_lora
-    from trainer.policies.agent_tree import policies_of_evaluation
+    from trainer.engines.merged_lora import merged_lora
+    from trainer.evaluation.bar import EvaluationBar
+    from trainer.evaluation.predict import predict_batches
+    from trainer.policies.agent.build import policies_of_evaluation
 
     engine, module = build_engine(args, processes)
     agents = policies_of_evaluation(args, tasks, engine.tokenizer, module, args.max_new_tokens, args.thought_end)
@@ -187,7 +187,7 @@ def build_engine(args: argparse.Namespace, processes: Processes):
     """(engine, module) with the model on its device in eval mode, and the settings' sampling."""
     import torch
 
-    from model.checkpoints import load_policy
+    from model.loading import load_policy
     from trainer.engines.sampling import Sampling
     from trainer.engines.transformers_engine import TransformersEngine
 

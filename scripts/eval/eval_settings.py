@@ -7,7 +7,7 @@ from pathlib import Path
 
 from _root import locate
 
-from task.answer_parsing import thought_tags
+from task.parsing.answers import thought_tags
 
 LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
 # What changes where and how fast predictions are made, and not what they are.

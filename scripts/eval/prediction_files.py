@@ -12,8 +12,8 @@ import shutil
 import weakref
 from pathlib import Path
 
-from trainer.evaluation_summary import STATUSES
-from trainer.item_figures import UNSCORED
+from trainer.evaluation.item_metrics import UNSCORED
+from trainer.evaluation.summary import STATUSES
 
 KEYS = {"id", "question_type", "status", "accuracy", "format", "tokens", "record", "answer"}  # what metrics are made of
 

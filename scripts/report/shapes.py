@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from model.coordinates import from_frame
 from report.lines import number
+from task.rewards.frames import from_frame
 
 MOST_SHAPES = 120
 MOST_POINTS = 400

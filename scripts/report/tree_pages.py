@@ -10,14 +10,14 @@ from report.gallery import first_picture
 from report.lines import number, read_lines, size, text
 from report.pictures import Pictures
 from report.shapes import shapes_in
-from task.answer_parsing import thought_tags
+from task.parsing.answers import thought_tags
 
 BUDGET = 24 * 2**20  # characters of all trees of a page
 SPECIAL_TOKEN = re.compile(r"<\|[^|<>]{1,40}\|>")
 PLACEHOLDERS = re.compile(r"(?:<\|(?:image|video)_pad\|>)+")
 PICTURE = re.compile(
     r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=]{1,65536}"
-)  # as trainer/tree_pictures.py makes them
+)  # as trainer/logs/tree_pictures.py makes them
 MOST_PICTURES = 4  # of a node
 NODE_LISTS = ("tokens", "entropies", "logprobs")
 MOST_NODES = 5_000

@@ -32,11 +32,11 @@ from transformers import Trainer, TrainingArguments, set_seed  # noqa: E402
 from config.output import check_no_later, checkpoint_to_resume, make_output  # noqa: E402
 from config.parser import RecipeParser  # noqa: E402
 from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
-from model.checkpoints import load_policy  # noqa: E402
-from model.reward_func import reward_arguments  # noqa: E402
-from task.answer_parsing import thought_tags  # noqa: E402
+from model.loading import load_policy  # noqa: E402
+from task.parsing.answers import thought_tags  # noqa: E402
+from task.rewards.router import reward_arguments  # noqa: E402
 from task.task_loader import Task, load_tasks  # noqa: E402
-from trainer.checkpoints import AllWeights  # noqa: E402
+from trainer.run.checkpoints import AllWeights  # noqa: E402
 
 IGNORED = -100
 

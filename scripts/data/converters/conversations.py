@@ -6,7 +6,7 @@ as boxes or points, on the scale that --coordinates names; nothing is guessed.
 """
 
 from converters.converted import Converted, need, text
-from task.answer_parsing import ANSWER_START, answer_text, parse_boxes, parse_points
+from task.parsing.answers import ANSWER_START, answer_text, parse_boxes, parse_points
 from task.task_loader import get_task
 
 PLANES = {"pixels": None, "norm1000": (1000, 1000), "fraction": (1, 1)}

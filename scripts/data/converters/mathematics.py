@@ -1,7 +1,7 @@
 """Word problems (GSM8K, MIT) and competition problems (MATH, MIT)."""
 
 from converters.converted import Converted, text
-from task.text_parsing import boxed_text
+from task.parsing.text import boxed_text
 
 MARK = "####"  # GSM8K writes the result behind it
 

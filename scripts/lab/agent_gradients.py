@@ -1,0 +1,131 @@
+"""What one update of GRPO on chains and of Tree-GRPO is worth on the search demo, by their gradients at one policy.
+
+    python scripts/lab/agent_gradients.py --output_dir runs/agent_gradients   # a quarter of an hour of one core
+    python scripts/lab/agent_gradients.py --output_dir runs/agent_gradients --rows chains trees --steps 4
+
+Training runs of one method differ by their seed as much as the methods do; gradients tell more in the same time. A
+policy is trained on chains for --policy_steps updates and then stays as it is. g is a row's gradient on one batch of 16
+prompts, E its mean over --steps batches, and g* the gradient of the expected reward: from 40 other batches of four
+chains, each against the mean of the three others, summed over tokens, not divided by a spread. Printed, a row:
+
+    tokens:    sampled tokens a batch
+    gain:      learning rate * sum over weights of g* E[g] / sqrt(E[g^2]): what an update of Adam adds to the expected
+               reward, to first order, and its standard error over batches
+    first:     the same, if nothing but the first turns of the chains had a gradient
+    later:     the same of all other turns
+    per_1000:  gain for 1,000 sampled tokens
+"""
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from statistics import fmean
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from agent_methods import METHODS, RECIPE, GRPOMATrainer, make_trainer, settings_for
+
+# isort: split
+import torch
+
+CHAINS = METHODS["chain"]
+ROWS = {
+    "chains": CHAINS,
+    "chains, token mean": CHAINS | {"loss_type": "dapo"},
+    "trees": {},
+    "trees, inter": {"advantage": "inter"},
+    "trees, intra": {"advantage": "intra"},
+    "trees, token mean": {"loss_type": "dapo"},
+    "trees, once": {"shared_token_weight": "once"},
+    "trees 3, 1, 1": {"tree_num": 3, "expand_num": 1},
+    "trees, code": {"fork_choice": "code"},
+}
+REFERENCE_STEPS = 40
+
+
+class Gradients(GRPOMATrainer):
+    """Keeps each step's gradients, of all turns (gain), of first turns and of later ones, and its sampled tokens."""
+
+    parts = ("gain", "first", "later")
+
+    def _compute_loss(self, model, inputs):
+        weights = [weight for weight in model.parameters() if weight.requires_grad]
+        first = self._first_turns(inputs)
+        masks = {"gain": 1, "first": first, "later": 1 - first}
+        for name in self.parts:
+            loss = super()._compute_loss(model, inputs | {"tool_mask": inputs["tool_mask"] * masks[name]})
+            found = torch.autograd.grad(loss, weights, retain_graph=True)
+            self.kept.setdefault(name, []).append(torch.cat([one.flatten() for one in found]))
+        nodes = [node for tree in self._rollout.trees for node in tree.nodes]
+        self.sampled.append(sum(len(node.token_ids) for node in nodes if node.sampled))
+        return loss
+
+    def _first_turns(self, inputs) -> torch.Tensor:
+        """(B, T) 1 on the first turn of each row."""
+        rollout, rows = self._rollout, inputs["row_ids"].tolist()
+        roots = [rollout.trees[rollout.row_tree[row]].nodes[rollout.root(row)] for row in rows]
+        lengths = torch.tensor([len(root.token_ids) for root in roots])
+        return (torch.arange(inputs["completion_ids"].size(1)) < lengths[:, None]).long()
+
+
+class Reference(Gradients):
+    """The same, of all turns alone, with rewards minus the mean of the prompt's other chains for advantages."""
+
+    parts = ("gain",)
+
+    def _compute_loss(self, model, inputs):
+        rewards = (self._rewards_per_func * self.reward_weights).nansum(dim=1).reshape(-1, self.args.leaves)
+        others = (rewards.sum(1, keepdim=True) - rewards) / (self.args.leaves - 1)
+        return super()._compute_loss(model, inputs | {"advantages": (rewards - others).flatten()[inputs["row_ids"]]})
+
+
+def collect(kind, changes: dict, steps: int, seed: int, folder: Path) -> Gradients:
+    """A trainer that has seen `steps` batches and not moved."""
+    settings = settings_for("tree", changes | {"learning_rate": 0.0, "log_trees": None})
+    settings |= {"output_dir": str(folder / "train"), "max_steps": steps}
+    trainer = make_trainer(settings, seed, kind=kind, model=folder / "policy")
+    trainer.kept, trainer.sampled = {}, []
+    trainer.train()
+    return trainer
+
+
+def gain(gradients: list[torch.Tensor], reference: torch.Tensor) -> tuple[float, float]:
+    """(mean, standard error over batches) of what an update of Adam adds to the expected reward."""
+    stacked = torch.stack(gradients)
+    each = stacked / (stacked.square().mean(0).sqrt() + 1e-12) @ reference * RECIPE["learning_rate"]
+    return each.mean().item(), (each.std() / len(each) ** 0.5).item()
+
+
+def measure(changes: dict, steps: int, folder: Path, reference: torch.Tensor) -> dict:
+    trainer = collect(Gradients, changes, steps, 7, folder)
+    found = {name: gain(kept, reference) for name, kept in trainer.kept.items()}
+    tokens = fmean(trainer.sampled)
+    return {"tokens": tokens, **found, "per_1000": [1000 * value / tokens for value in found["gain"]]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output_dir", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--steps", type=int, default=20, help="batches a row")
+    parser.add_argument("--policy_steps", type=int, default=14, help="updates on chains before the measurement")
+    args = parser.parse_args()
+    folder = args.output_dir
+    settings = settings_for("chain", {"log_trees": None, "max_steps": args.policy_steps})
+    trainer = make_trainer(settings | {"output_dir": str(folder / "train")}, seed=11)
+    trainer.train()
+    trainer.model.save_pretrained(folder / "policy")
+    trainer.processing_class.save_pretrained(folder / "policy")
+    trainer = collect(Reference, CHAINS | {"loss_type": "dr_grpo"}, REFERENCE_STEPS, 100, folder)
+    length = trainer.args.max_completion_length  # dr_grpo divides by it
+    reference = torch.stack(trainer.kept["gain"]).mean(0) * length
+    found = {}
+    for name in args.rows:
+        row = found[name] = measure(ROWS[name], args.steps, folder, reference)
+        cells = [f"{key} {row[key][0]:.5f} ± {row[key][1]:.5f}" for key in ("gain", "first", "later", "per_1000")]
+        print(f"{name:20} tokens {row['tokens']:.0f}  {'  '.join(cells)}", flush=True)
+    (folder / "agent_gradients.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,105 @@
+"""What forks save on the demo scenes: tokens sampled for the leaves of a prompt against as many separate chains.
+
+    python scripts/lab/forks.py --json forks.json          # tree_adv's default setting, and its fork_rule baselines
+    python scripts/lab/forks.py --min_gap 24 --num_generations 32
+
+The shipped tiny model, temperature 1, one core. For each rule two generations are grown: the first starts at the
+threshold of ln 2 nats, the second, which is printed, uses what the first measured. `generated` is against chains that
+were really sampled, `saved` against the leaves of the trees themselves.
+"""
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+import torch  # noqa: E402
+
+from config.grpo_config import GRPOConfig  # noqa: E402
+from config.tree_adv_arguments import TreeAdvArguments  # noqa: E402
+from dataset.dataset_grpo import build_dataset  # noqa: E402
+from model.loading import load_policy  # noqa: E402
+from task.task_loader import load_tasks  # noqa: E402
+from trainer.engines.sampling import Sampling  # noqa: E402
+from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
+from trainer.methods import METHODS, Batch  # noqa: E402
+from trainer.policies.chain import ChainPolicy  # noqa: E402
+from trainer.prompts import PromptEncoder  # noqa: E402
+
+KINDS = (("entropy", "online"), ("entropy", "retrospective"), ("surprisal", "online"), ("random", "online"),
+         ("fixed", "online"))  # fmt: skip
+FIGURES = ("fork/saved", "fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/distinct", "fork/threshold")
+
+
+class Bench:
+    """An engine on the tiny model and the first scenes of the demo."""
+
+    def __init__(self, prompts: int, seed: int):
+        torch.set_num_threads(1)
+        self.seed = seed
+        self.module, model, processor = load_policy(str(ROOT / "scripts/demo/tiny_model"), dtype="float32")
+        self.module.processor = processor
+        rows = build_dataset([str(ROOT / "metadata/demo/trajectory_train.yaml")], load_tasks())
+        encoder = PromptEncoder(self.module, 4096, "error", "error", None, 160)
+        self.prompts = [encoder.encode(rows[i]) for i in range(prompts)]
+        self.tokenizer = processor.tokenizer
+        ends, forbidden = self.module.eos_token_ids(processor), self.module.forbidden_token_ids(processor)
+        self.engine = TransformersEngine(model.eval(), self.module, self.tokenizer, Sampling(), ends, forbidden)
+
+    def grow(self, policy):
+        torch.manual_seed(self.seed)
+        return self.engine.grow(self.prompts, policy, [str(i) for i in range(len(self.prompts))])
+
+    def forks(self, args, chains: int) -> dict:
+        """Figures of the second generation, with the threshold that the first measured."""
+        memory = {}
+        for _ in range(2):
+            policy = METHODS["tree_adv"].policy(
+                Batch(args, tokenizer=self.tokenizer, module=self.module, memory=memory)
+            )
+            sums = policy.metrics(self.grow(policy))
+            figures = {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
+            policy.remember(figures)
+        stats = self.engine.stats
+        return {"generated": stats["generated_tokens"] / chains, "recomputed": stats["recomputed_tokens"]} | {
+            name.removeprefix("fork/"): figures[name] for name in FIGURES
+        }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--prompts", type=int, default=64)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    shape = {"num_generations": 16} | {
+        name: TreeAdvArguments.__dataclass_fields__[name].default for name in ("num_trees", "branch_factor", "min_gap")
+    }
+    for name, default in shape.items():
+        parser.add_argument(f"--{name}", type=int, default=default)
+    given = parser.parse_args()
+    bench = Bench(given.prompts, given.seed)
+    plain = {"output_dir": "runs/forks", "method": "tree_adv", "max_completion_length": 160, "use_cpu": True}
+    plain |= {name: getattr(given, name) for name in shape}
+    bench.grow(ChainPolicy(given.num_generations, 160))
+    chains = bench.engine.stats["generated_tokens"]
+    print(f"{given.prompts} prompts, {shape | plain}\n{given.num_generations} chains a prompt: {chains} tokens")
+    found = {}
+    for rule, timing in KINDS:
+        args = GRPOConfig(report_to="none", fork_rule=rule, fork_timing=timing, **plain)
+        found[f"{rule} {timing}"] = bench.forks(args, chains)
+    print(f"{'':24}" + "".join(f"{name:>12}" for name in next(iter(found.values()))))
+    for name, figures in found.items():
+        print(f"{name:24}" + "".join(f"{value:12.4g}" for value in figures.values()))
+    if given.json:
+        given.json.write_text(json.dumps({"chains": chains} | found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

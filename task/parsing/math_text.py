@@ -1,0 +1,64 @@
+"""Reads the spellings of mathematics that models use beside LaTeX: marks of Markdown, Unicode's own signs, plain text.
+
+Like answer_parsing.py: any text, no exception, linear time.
+"""
+
+import re
+from fractions import Fraction
+
+from task.parsing.answers import compatible
+from task.parsing.text import unmarked
+
+_SIGNS = {"·": "\\cdot ", "°": "^\\circ ", "∞": "\\infty ", "⁄": "/", "**": "^", "\\sqrt(": "sqrt("}
+_SUPERSCRIPTS = re.compile("[²³¹⁰ⁱ⁴-ⁿ]+")
+_SUBSCRIPTS = re.compile("[₀-₎ₐ-ₜ]+")
+_VULGAR_FRACTIONS = re.compile("[¼-¾⅐-⅞↉]")
+_ROOTS = re.compile(r"√ ?(?:([0-9]+(?:\.[0-9]+)?|[A-Za-z])|(?=\())")
+_DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]$]|\$")
+_SIGNED_EXPONENTS = re.compile(r"\^ ?([-+](?:[0-9]+|[A-Za-z]))")
+_MIXED_NUMBERS = re.compile(r"(?<![\w.^{}/)\\])([0-9]+) +([0-9]+)/([0-9]+)(?![\w./^])")
+_PI = re.compile(r"(?<![\\A-Za-z])pi(?![A-Za-z])")
+_THOUSANDS = r"(?:,(?:\\!)?|\{,\}|\\[,;: ]| )"
+_NUMBER = re.compile(
+    rf"([-+]? ?(?:[0-9]{{1,3}}(?:{_THOUSANDS}[0-9]{{3}})+|[0-9]+)(?:\.[0-9]*)?(?:[eE][-+]?[0-9]{{1,3}})?|[-+]?\.[0-9]+)"
+    r"( ?(?:\\?%|percent))?"
+)
+
+
+def latex(text: str) -> str:
+    """The text in one line of LaTeX as math-verify reads it, without delimiters and without a full stop at the end.
+
+    >>> latex("$2½$"), latex("x² + √3."), latex("10^-9")
+    ('2\\\\frac{1}{2}', 'x^{2} + \\\\sqrt{3}', '10^{-9}')
+    """
+    text = unmarked(text)
+    # Before `compatible`, which makes 10² one of 102.
+    text = _VULGAR_FRACTIONS.sub(lambda found: "\\frac{" + compatible(found[0]).replace("⁄", "}{") + "}", text)
+    text = _SUPERSCRIPTS.sub(lambda found: f"^{{{compatible(found[0])}}}", text)
+    text = _SUBSCRIPTS.sub(lambda found: f"_{{{compatible(found[0])}}}", text)
+    text = compatible(text)
+    for sign, spelling in _SIGNS.items():
+        text = text.replace(sign, spelling)
+    text = _ROOTS.sub(lambda found: f"\\sqrt{{{found[1]}}}" if found[1] else "sqrt", text)
+    text = _DELIMITERS.sub(" ", text)
+    text = _SIGNED_EXPONENTS.sub(r"^{\1}", text)
+    text = _MIXED_NUMBERS.sub(r"\1\\frac{\2}{\3}", text)
+    return _PI.sub(r"\\pi ", text).strip().removesuffix(".").strip()
+
+
+def same_plain_number(answer: str, gold: str) -> bool | None:
+    """Whether two plain numbers, as `latex` leaves them, are equal; None when one is no plain number.
+
+    Thousands may be set apart, and 1e-3 is 0.001. A percentage beside a number without the sign equals it with or
+    without the division: to "how many percent" 60 and 60% are one answer.
+
+    >>> same_plain_number("1,234.50", "1234.5"), same_plain_number("60%", "60"), same_plain_number("60%", "0.6%")
+    (True, True, False)
+    """
+    readings = [_NUMBER.fullmatch(text) for text in (answer, gold)]
+    if None in readings:
+        return None
+    values = [Fraction(re.sub(_THOUSANDS, "", found[1])) for found in readings]
+    if values[0] == values[1] or bool(readings[0][2]) == bool(readings[1][2]):
+        return values[0] == values[1]
+    return values[0] / 100 == values[1] if readings[0][2] else values[0] == values[1] / 100

@@ -1,0 +1,75 @@
+"""Whether a task can score a record, and whether its answer lies in the picture, before a rollout is paid for."""
+
+from __future__ import annotations
+
+from task.rewards.frames import frame_size
+from task.rewards.router import reward_arguments
+from task.task_loader import Task
+
+SLACK = 1.0  # that an answer may lie outside its picture: annotations are rounded
+
+
+def check_record(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> None:
+    """Asks the task's rewards about an empty completion, as training would.
+
+    Args:
+        record: what `read_row` gives.
+        image_size, processed_size: (width, height) of its first picture or frame, or None.
+
+    Raises:
+        ValueError: a reward fails, so that it would fail on every completion: the answer has another form than the
+            task's, or a picture is missing.
+    """
+    try:
+        sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
+        task.format_reward("", sol, **keywords)
+        task.accuracy_reward("", sol, **keywords)
+    except Exception as error:
+        error = error.__cause__ or error  # what process_answer says, without the sentence round it
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"record {record['id']!r}: the rewards of {task.path} cannot score it ({type(error).__name__}: {reason}): "
+            "correct its answer, its media or its question_type."
+        ) from error
+
+
+def check_inside(task: Task, record: dict, image_size) -> None:
+    """Whether the points and boxes of an answer speak of pixels of the picture.
+
+    Args:
+        image_size: (width, height) of its first picture or frame, or None: then there is nothing to check.
+
+    Raises:
+        ValueError: some lie outside the picture, or all within its first pixel.
+    """
+    size = frame_size(task.config["frame"], image_size, image_size)
+    if size is None:
+        return
+    shapes = list(_shapes(reward_arguments(task, record, image_size, image_size)[0]))
+    outside = [
+        shape
+        for shape in shapes
+        if any(not -SLACK <= number <= size[place % 2] + SLACK for place, number in enumerate(shape))
+    ]
+    if outside:
+        raise ValueError(
+            f"record {record['id']!r}: {outside[0]} lies outside the picture of {size[0]}x{size[1]} pixels: is the "
+            "scale right? Records hold pixels of the picture as it is displayed."
+        )
+    if shapes and max(map(max, shapes)) <= 1:
+        raise ValueError(
+            f"record {record['id']!r}: all numbers of {shapes[0]} lie between 0 and 1: are they shares of the picture? "
+            "Records hold pixels."
+        )
+
+
+def _shapes(value):
+    """Every list of two or four numbers in a value."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        if len(value) in (2, 4) and all(isinstance(n, int | float) and not isinstance(n, bool) for n in value):
+            yield value
+        else:
+            for one in value:
+                yield from _shapes(one)

@@ -1,0 +1,283 @@
+"""Routes each completion to the rewards of its task, and turns what they return into one number or None per completion.
+
+Two callables for TRL's `reward_funcs`: "format_reward" and "accuracy_reward". None means abstain: the row does not
+count for that function. A reward that fails on one completion is data: it abstains, is counted, and the first failure
+is shown; a reward that breaks the contract stops the run and names its file. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import json
+import math
+import sys
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from numbers import Real
+
+from task.rewards.frames import frame_size
+from task.rewards.time_limit import TimeIsUp, time_limit
+from task.task_loader import Task, get_task
+
+KINDS = ("format", "accuracy")
+ON_REWARD_ERROR = ("abstain", "raise")
+
+
+class RewardError(TypeError):
+    """A reward that returns something else than the contract says; the sentence names its file or function."""
+
+
+def task_rewards(
+    tasks: dict[str, Task],
+    thought_end: str = "</think>",
+    on_reward_error: str = "abstain",
+    timeout: float | None = None,
+) -> list[TaskReward]:
+    """[format reward, accuracy reward] over all tasks, in the order of `KINDS`."""
+    return [TaskReward(kind, tasks, thought_end, on_reward_error, timeout) for kind in KINDS]
+
+
+def reward_arguments(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> tuple:
+    """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
+
+    `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
+    Sizes are (width, height) of the first picture or None. ValueError, naming the record, where process_answer fails.
+    """
+    image_size = None if image_size is None else tuple(image_size)
+    processed_size = None if processed_size is None else tuple(processed_size)
+    sol = record.get("answer")
+    target = frame_size(task.config["frame"], image_size, processed_size)
+    if task.process_answer is not None and sol is not None and target is not None:
+        sol = _moved(task, record, image_size, target)
+    keywords = {
+        "id": record.get("id"),
+        "question_type": record["question_type"],
+        "image_size": image_size,
+        "processed_size": processed_size,
+        "record": record,
+        "thought_end": thought_end,
+    }
+    return sol, keywords
+
+
+def _moved(task: Task, record: dict, image_size, target):
+    try:
+        return task.process_answer(record["answer"], image_size, target)
+    except Exception as error:
+        where = f"record {record.get('id')!r}: process_answer of {task.path} fails on its answer"
+        raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
+
+
+class TaskReward:
+    """One of the two rewards as TRL calls it.
+
+    Args:
+        kind: "format" or "accuracy".
+        tasks: from `task.task_loader.load_tasks`.
+        on_reward_error: what a reward that raises does: "abstain" (None, counted) or "raise" (with the record's id).
+        timeout: seconds one call may take (`time_limit`); past it the reward counts as one that raises.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        tasks: dict[str, Task],
+        thought_end: str = "</think>",
+        on_reward_error: str = "abstain",
+        timeout: float | None = None,
+    ):
+        assert kind in KINDS, kind
+        if on_reward_error not in ON_REWARD_ERROR:
+            raise ValueError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
+        self.kind = kind
+        self.tasks = tasks
+        self.thought_end = thought_end
+        self.on_reward_error = on_reward_error
+        self.timeout = timeout
+        self.__name__ = f"{kind}_reward"
+        self._columns: set[str] = set()
+        self._shown = False
+
+    def __call__(
+        self,
+        prompts: Sequence | None = None,
+        completions: Sequence = (),
+        record: Sequence[str] = (),
+        image_sizes: Sequence | None = None,
+        processed_sizes: Sequence | None = None,
+        failed: Sequence[bool] | None = None,
+        log_extra: Callable | None = None,
+        log_metric: Callable | None = None,
+        **_,
+    ) -> list[float | None]:
+        """One value or None per completion.
+
+        Args:
+            completions: texts, or message lists whose last content counts.
+            record: the row's JSON string, one per completion.
+            image_sizes, processed_sizes: lists of (width, height) per completion, as `EncodedPrompt` holds them.
+            failed: rollouts that could not be made: they get None.
+            log_extra, log_metric: TRL's hooks; extras of the accuracy reward become metrics and table columns, and each
+                task's own mean is logged as rewards/TASK/format and rewards/TASK/accuracy.
+        """
+        total = len(completions)
+        nothing: list = [None] * total
+        columns = (record, image_sizes or nothing, processed_sizes or nothing, failed or nothing)
+        assert all(len(column) == total for column in columns), (self.__name__, total, [len(c) for c in columns])
+
+        counts = {"failed": 0, "timeout": 0, "non_finite": 0}
+        rewards, extras, by_task = [], [], defaultdict(list)
+        for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
+            values = by_task[json.loads(row)["question_type"]]
+            value, extra = (None, {}) if lost else self._score(_text(completion), row, _first(sizes), _first(processed))
+            if value in counts:
+                counts[value] += 1
+                value = None
+            values += [] if value is None else [value]
+            rewards.append(value)
+            extras.append(extra)
+        if log_metric is not None:
+            for name, count in counts.items():
+                log_metric(f"rewards/{self.__name__}/{name}", float(count))
+            for name, values in _numbers(extras).items():
+                log_metric(name, sum(values) / len(values))
+            for name, values in by_task.items():  # what a mean over a batch of several tasks would hide
+                if values:
+                    log_metric(f"rewards/{name}/{self.kind}", sum(values) / len(values))
+        if log_extra is not None and self.kind == "accuracy":
+            # A column once logged stays, so that all columns of TRL's table keep one length.
+            self._columns.update(name for extra in extras for name in extra)
+            for name in sorted(self._columns):
+                log_extra(name, [extra.get(name) for extra in extras])
+        return rewards
+
+    def _score(self, completion: str, row: str, image_size, processed_size) -> tuple[float | str | None, dict]:
+        """(value, extras) of one completion; the value is a key of `counts` where there is none to use."""
+        record = json.loads(row)
+        task = get_task(record["question_type"], self.tasks)
+        reward = task.format_reward if self.kind == "format" else task.accuracy_reward
+        try:
+            sol, keywords = reward_arguments(task, record, image_size, processed_size, self.thought_end)
+            with time_limit(self.timeout):
+                result = reward(completion, sol, **keywords)
+        except TimeIsUp:
+            self._report(task, record, TimeoutError(f"no answer within reward_timeout={self.timeout:g} s"))
+            return "timeout", {}
+        except (Exception, SystemExit) as error:
+            self._report(task, record, error)
+            return "failed", {}
+        value, extra = self._checked(result, task)
+        finite = value is None or math.isfinite(value)
+        return value if finite else "non_finite", {f"{task.name}/{key}": number for key, number in extra.items()}
+
+    def _checked(self, result, task: Task) -> tuple[float | None, dict]:
+        """The contract of a reward's return value; TypeError naming the task's file where it is broken."""
+        rule = "0.0, 1.0 or None" if self.kind == "format" else "a float, (float, dict) or None"
+        extra = {}
+        if self.kind == "accuracy" and isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+            result, extra = result
+        allowed = result is None or isinstance(result, Real)
+        if self.kind == "format" and allowed and result is not None:
+            allowed = result in (0, 1) or not math.isfinite(_float(result))
+        if not allowed:
+            raise RewardError(
+                f"{task.path}: {self.__name__} returned {_shown(result)} for one completion: return {rule}, "
+                f"one value per call."
+            )
+        return (None if result is None else _float(result)), extra
+
+    def _report(self, task: Task, record: dict, error: Exception) -> None:
+        where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
+        if self.on_reward_error == "raise":
+            raise ValueError(
+                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion; repair it, "
+                f"or use on_reward_error=abstain."
+            ) from error
+        if not self._shown:
+            self._shown = True
+            print(f"{where}; such completions get None and are counted, this is the first:", file=sys.stderr)
+            traceback.print_exception(error)
+
+
+class CheckedReward:
+    """A user's own reward function, held to one number or None per completion.
+
+    TRL checks the length, but a column of tensors or strings would end in a message that names no function.
+    """
+
+    def __init__(self, function: Callable, timeout: float | None = None):
+        self.function, self.timeout = function, timeout
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+
+    def __call__(self, prompts, completions, **keywords) -> list[float | None]:
+        try:
+            with time_limit(self.timeout):
+                values = self.function(prompts=prompts, completions=completions, **keywords)
+        except TimeIsUp:
+            log_metric = keywords.get("log_metric") or (lambda *metric: None)
+            log_metric(f"rewards/{self.__name__}/timeout", float(len(completions)))
+            print(
+                f"reward function {self.__name__}: no answer within reward_timeout={self.timeout:g} s", file=sys.stderr
+            )
+            return [None] * len(completions)
+        good = isinstance(values, list | tuple) and len(values) == len(completions)
+        if not good or not all(value is None or isinstance(value, Real) for value in values):
+            raise RewardError(
+                f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
+                f"return a list with one float or None for each."
+            )
+        values = [None if value is None else _float(value) for value in values]
+        return [value if value is not None and math.isfinite(value) else None for value in values]
+
+
+def checked_rewards(functions, timeout: float | None = None) -> list:
+    """The reward functions as TRL takes them, a user's own plain ones wrapped in `CheckedReward`.
+
+    `timeout`: seconds a plain one may take for all completions; past it all of them get None.
+    """
+    functions = functions if isinstance(functions, list) else [functions]
+    plain = (type(lambda: None), functools.partial)
+    return [
+        CheckedReward(f, timeout) if isinstance(f, plain) and not inspect.iscoroutinefunction(f) else f
+        for f in functions
+    ]
+
+
+def _text(completion) -> str:
+    """The completion as text: a string, or the last content of a list of messages."""
+    if isinstance(completion, str):
+        return completion
+    content = completion[-1]["content"] if completion else ""
+    if isinstance(content, str):
+        return content
+    return "".join(part.get("text", "") for part in content)
+
+
+def _first(sizes):
+    return sizes[0] if sizes else None
+
+
+def _numbers(extras: list[dict]) -> dict[str, list[float]]:
+    """The finite numbers of all extras, by name."""
+    found = defaultdict(list)
+    for extra in extras:
+        for name, value in extra.items():
+            if isinstance(value, Real) and math.isfinite(_float(value)):
+                found[name].append(_float(value))
+    return found
+
+
+def _float(value: Real) -> float:
+    """The number as a float; infinite where it is a whole number or fraction too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _shown(value) -> str:
+    size = f" of {len(value)}" if isinstance(value, list | tuple | dict | str) else ""
+    text = " ".join(repr(value).split())
+    return f"a {type(value).__name__}{size} ({text if len(text) <= 60 else text[:57] + '...'})"

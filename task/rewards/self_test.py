@@ -1,0 +1,85 @@
+"""Scores each task's known right and wrong answer the way training will, before the first rollout is paid for.
+
+A verifier that only works on the main thread, a missing package or a sandbox that cannot start would otherwise show as
+rewards of 0 or None. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+from task.parsing.answers import thought_tags
+from task.rewards.router import TaskReward
+from task.runners.optional import MissingPackage
+from task.task_loader import Task
+
+RECORD_KEYS = ("id", "question", "answer", "images", "videos", "messages", "image_size", "processed_size")
+PICTURE = {"image_size": (640, 480), "processed_size": (644, 476)}  # of tasks whose answers have coordinates
+HIGHEST, LOWEST = 0.99, 0.01  # a right answer scores at least, a wrong one at most
+
+
+def check_rewards(tasks: Iterable[Task], thought_end: str = "</think>") -> None:
+    """`run_self_test` of each task.
+
+    Raises:
+        MissingPackage: the first package that is missing.
+        ValueError: a reward that does not score its own file's examples as it should, file and value named.
+    """
+    for task in tasks:
+        run_self_test(task, thought_end)
+
+
+def run_self_test(task: Task, thought_end: str = "</think>") -> tuple[float, float] | None:
+    """(accuracy of the right answer, accuracy of the wrong one) through the reward router; None without a SELF_TEST.
+
+    SELF_TEST["record"] holds `answer`; `image_size` and `processed_size` stand for a picture (default: 640x480 seen as
+    644x476 where the task has coordinates); keys of no meaning here land in the record's `extra`. Both completions
+    must be in good form: the wrong one is wrong in what it says.
+    """
+    if task.self_test is None:
+        return None
+    record = _record(task)
+    sizes = (PICTURE if task.config["frame"] != "none" else {}) | task.self_test["record"]
+    start, end = thought_tags(thought_end)
+    completions = [task.self_test[key].replace("<think>", start).replace("</think>", end) for key in ("right", "wrong")]
+    scores = []
+    for kind in ("format", "accuracy"):
+        reward = TaskReward(kind, {task.name: task}, thought_end, on_reward_error="raise")
+        columns = {
+            "record": [json.dumps(record)] * 2,
+            "image_sizes": [[sizes["image_size"]]] * 2 if "image_size" in sizes else None,
+            "processed_sizes": [[sizes["processed_size"]]] * 2 if "processed_size" in sizes else None,
+        }
+        try:
+            scores.append(reward(prompts=[""] * 2, completions=completions, **columns))
+        except ValueError as error:
+            if isinstance(error.__cause__, MissingPackage):
+                raise MissingPackage(f"{task.path}: {error.__cause__}") from error
+            raise
+    _judge(task, *scores)
+    return tuple(scores[1])
+
+
+def _judge(task: Task, forms: list, values: list) -> None:
+    wanted = f"right must score at least {HIGHEST}, wrong at most {LOWEST}, both in good form (format 1.0)"
+    good = None not in values and values[0] >= HIGHEST and values[1] <= LOWEST and forms == [1.0, 1.0]
+    if not good:
+        raise ValueError(
+            f"{task.path}: the rewards fail their SELF_TEST: right and wrong score accuracy {values} and format "
+            f"{forms}, but {wanted}: repair the rewards, or the examples."
+        )
+
+
+def _record(task: Task) -> dict:
+    given = task.self_test["record"]
+    return {
+        "id": given.get("id", "self-test"),
+        "question_type": task.name,
+        "question": given.get("question", "?"),
+        "answer": given["answer"],
+        "images": given.get("images", []),
+        "videos": given.get("videos", []),
+        "messages": [],
+        "extra": {key: value for key, value in given.items() if key not in RECORD_KEYS},
+    }

@@ -1,0 +1,160 @@
+"""Evaluation: rows in, one prediction a row out, metrics by the tasks' own functions.
+
+The trainer's `evaluate()` and scripts/eval/eval.py both stand on this file, so that a figure seen during training and
+one measured afterwards are the same figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from itertools import groupby, islice
+
+from dataset.dataset_grpo import load_media, read_row
+from dataset.media import MediaError
+from task.task_loader import Task
+from trainer.evaluation.batches import BatchGrower, Unit
+from trainer.evaluation.scoring import scored, unscored
+from trainer.policies.chain import ChainPolicy
+from trainer.policies.segment import Policy
+
+WINDOW_BATCHES = 8  # batches encoded, and sorted by prompt length, at a time: bounds the pictures in memory
+
+PolicyOf = Callable[[Task, list[dict]], Policy]
+
+
+def predict(engine, module, rows: Iterable[dict], tasks: dict[str, Task], **settings) -> list[dict]:
+    """All predictions of `predict_batches`, in the order of `rows`."""
+    found = {}
+    for batch in predict_batches(engine, module, rows, tasks, **settings):
+        found |= batch
+    return [found[place] for place in sorted(found)]
+
+
+def predict_batches(
+    engine,
+    module,
+    rows: Iterable[dict],
+    tasks: dict[str, Task],
+    *,
+    max_new_tokens: int,
+    batch_size: int,
+    thought_end: str = "</think>",
+    on_bad_media: str = "error",
+    num_samples: int = 1,
+    seed: int | None = None,
+    policy_of: PolicyOf | None = None,
+    done: Collection[str] = (),
+    progress: Callable[[int, int], None] | None = None,
+) -> Iterator[dict[int, dict]]:
+    """`num_samples` completions a row, scored by the row's task; yields {place in `rows`: prediction} batch by batch.
+
+    Which rows share a batch, and what the batch draws, depends on the rows and settings alone and not on `done`: a run
+    that was stopped and goes on gives the same predictions.
+
+    Args:
+        engine: grows the completions; its sampling (greedy or not) is the caller's choice, as are eval() and no_grad.
+        module: the VLMModule that encodes a row.
+        rows: dataset rows (columns `prompt` and `record`).
+        batch_size: completions decoded together; prompts of similar length go together. Where memory runs out, the
+            batch is halved.
+        on_bad_media: "error" raises the MediaError, "skip" gives a prediction with status load_error.
+        seed: of sampled completions; torch's default generator is then seeded anew for each batch.
+        policy_of: gives the policy for rows of a task with an environment (make_environment): called for each batch
+            with the task and its records, one leaf a tree; a method `report(tree, leaf)` of it gives further columns of
+            the prediction. None: these rows are completed as all others are.
+        done: ids of rows that are left out, though they keep their place in a batch.
+        progress: called after each batch with (rows done in it, tokens sampled in it).
+
+    A prediction: id, question_type, completion (special tokens removed), prediction (what parse_answer made of it,
+    task's frame), answer (original frame), sol (task's frame), image_size and processed_size ((w, h) or None), format,
+    accuracy (None: the task abstains), status (one of `evaluation_summary.STATUSES`), tokens (sampled), error (why,
+    where there are no scores), record; with `num_samples` above 1 also samples (see `scoring.scored`).
+    """
+
+    def agent(record: dict) -> str:
+        task = tasks[record["question_type"]]
+        return task.name if policy_of is not None and task.make_environment is not None else ""
+
+    def make_policy(units: list[Unit]) -> Policy:
+        record = units[0].record
+        if agent(record):
+            return policy_of(tasks[record["question_type"]], [unit.record for unit in units])
+        return ChainPolicy(units[0].count, max_new_tokens)
+
+    done = set(done)
+    grower = BatchGrower(engine, make_policy, seed)
+    size = max(1, batch_size // num_samples)  # records
+    for window in _chunks(enumerate(map(read_row, rows)), WINDOW_BATCHES * size):
+        if all(record["id"] in done for _, record in window):
+            continue
+        units, lost = _encode(module, window, on_bad_media)
+        if lost := {place: item for place, item in lost.items() if item["id"] not in done}:
+            _report(progress, lost)
+            yield lost
+        # batches of one kind of policy; in each kind by length
+        units.sort(key=lambda unit: (agent(unit.record), len(unit.prompt.ids)))
+        for kind, members in groupby(units, key=lambda unit: agent(unit.record)):
+            for batch in _chunks(members, size):
+                if all(unit.record["id"] in done for unit in batch):
+                    continue
+                grown = grower.grow(_samples_as_units(batch, num_samples, apart=bool(kind)))
+                samples = _joined(grown, num_samples) if kind else grown
+                found = {
+                    unit.place: _prediction(tasks, unit, sample, engine.tokenizer, thought_end)
+                    for unit, sample in zip(batch, samples, strict=True)
+                    if unit.record["id"] not in done
+                }
+                _report(progress, found)
+                yield found
+
+
+def _chunks(items: Iterable, size: int) -> Iterator[list]:
+    source = iter(items)
+    while chunk := list(islice(source, size)):
+        yield chunk
+
+
+def _encode(module, window, on_bad_media: str) -> tuple[list[Unit], dict[int, dict]]:
+    """The units of a window, and the predictions of the records whose media cannot be used."""
+    units, lost = [], {}
+    for place, record in window:
+        try:
+            media = load_media(record)
+        except MediaError as error:
+            if on_bad_media == "error":
+                raise
+            lost[place] = unscored(record, "load_error", str(error))
+            continue
+        try:
+            units.append(Unit(place, record, module.encode(record["messages"], *media)))
+        except ValueError as error:
+            raise ValueError(f"record {record['id']!r}: {error}") from error
+    return units, lost
+
+
+def _samples_as_units(batch, num_samples: int, apart: bool) -> list[Unit]:
+    """One unit a record for all its completions, or, where each needs a tree of its own, one a completion."""
+    if apart:
+        return [Unit(unit.place, unit.record, unit.prompt, first=i) for unit in batch for i in range(num_samples)]
+    return [Unit(unit.place, unit.record, unit.prompt, count=num_samples) for unit in batch]
+
+
+def _joined(grown: list, num_samples: int) -> list:
+    """The completions of each record, None where one of them did not fit in memory."""
+    return [None if None in part else [one for (one,) in part] for part in _chunks(grown, num_samples)]
+
+
+def _prediction(tasks: dict[str, Task], unit: Unit, samples, tokenizer, thought_end: str) -> dict:
+    if samples is None:
+        length = len(unit.prompt.ids)
+        return unscored(unit.record, "oom", f"a prompt of {length} tokens and its completion do not fit in memory")
+
+    def decode(token_ids: list[int]) -> str:
+        return tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    return scored(tasks[unit.record["question_type"]], unit.record, unit.prompt, samples, decode, thought_end)
+
+
+def _report(progress, found: dict[int, dict]) -> None:
+    if progress is not None:
+        progress(len(found), sum(item["tokens"] for item in found.values()))

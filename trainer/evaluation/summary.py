@@ -1,0 +1,85 @@
+"""Predictions -> metrics and their intervals by task type. Imports no torch: the smoke test stands on it too."""
+
+from __future__ import annotations
+
+from statistics import fmean
+
+from task.task_loader import Task
+from trainer.evaluation.intervals import mean_interval
+from trainer.evaluation.item_metrics import item_figures, pass_figures, samples_of
+
+# Fine, does not parse, cut at max_new_tokens; no completion that counts: bad media, out of memory, a tool that failed.
+STATUSES = ("ok", "parse_fail", "length", "load_error", "oom", "tool_error")
+
+
+def summarise(
+    predictions: list[dict], tasks: dict[str, Task], pass_threshold: float = 1.0
+) -> dict[str, dict[str, float]]:
+    """{task_type: metrics}: the task's compute_metrics, mean accuracy and format, pass@k, and the counts.
+
+    Every metric is over the completions that have scores; with several a record, accuracy, format and pass@k are means
+    over records of the record's own figure. `n` counts all records, `n_load_error`, `n_parse_fail` and so on the
+    completions of that status. Padded duplicates cannot count: an id that occurs twice is an error of ours.
+    """
+    result = {}
+    for task_type, items in _by_task(predictions).items():
+        samples = [sample for item in items for sample in samples_of(item)]
+        metrics = _task_metrics(tasks[task_type], samples) if samples else {}
+        loaded = [item for item in items if samples_of(item)]
+        for name in ("accuracy", "format"):
+            values = [item[name] for item in loaded if item[name] is not None]
+            if values:
+                metrics[name] = fmean(values)
+        passed = [pass_figures(item, pass_threshold) for item in loaded]
+        for name in dict.fromkeys(name for figures in passed for name in figures):
+            metrics[name] = fmean(figures[name] for figures in passed if name in figures)
+        metrics["n"] = len(items)
+        statuses = [sample["status"] for item in items for sample in item.get("samples") or [item]]
+        metrics |= {f"n_{status}": statuses.count(status) for status in STATUSES[1:]}
+        result[task_type] = metrics
+    return result
+
+
+def intervals(
+    predictions: list[dict], tasks: dict[str, Task], summary: dict, pass_threshold: float = 1.0
+) -> dict[str, dict[str, list[float]]]:
+    """{task_type: {metric: [low, high]}}: 95% intervals over records of the metrics of `summarise`.
+
+    Only metrics that are means over records have one: F1, average precision and counts have none, nor has a task's own
+    metric that is the same on every record.
+    """
+    result = {}
+    for task_type, items in _by_task(predictions).items():
+        try:
+            figures = [item_figures(item, tasks[task_type], pass_threshold) for item in items]
+        except Exception:  # a compute_metrics that needs more than one prediction
+            figures = [item_figures(item, None, pass_threshold) for item in items]
+        found = {}
+        for name, mean in summary[task_type].items():
+            values = [figure[name] for figure in figures if name in figure]
+            ours = name in ("accuracy", "format") or name.startswith(("pass@", "mean@"))
+            if len(values) < 2 or abs(fmean(values) - mean) > 1e-9 * max(1.0, abs(mean)):
+                continue
+            if ours or len(set(values)) > 1:
+                found[name] = list(mean_interval(values))
+        result[task_type] = found
+    return result
+
+
+def _by_task(predictions: list[dict]) -> dict[str, list[dict]]:
+    ids = [p["id"] for p in predictions]
+    assert len(set(ids)) == len(ids), "a prediction is there twice"
+    grouped: dict[str, list[dict]] = {}
+    for prediction in predictions:
+        grouped.setdefault(prediction["question_type"], []).append(prediction)
+    return grouped
+
+
+def _task_metrics(task: Task, predictions: list[dict]) -> dict[str, float]:
+    if task.compute_metrics is None:
+        return {}
+    try:
+        return dict(task.compute_metrics(predictions))
+    except Exception as error:
+        where = f"{task.path}: compute_metrics fails on {len(predictions)} predictions"
+        raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error

@@ -1,0 +1,75 @@
+"""A picture for nobody: what keeps processes in step when some have pictures in a pass and others have none.
+
+DDP, ZeRO and FSDP talk as modules run, so a process that leaves the vision tower out while another runs it makes both
+wait for ever, or adds gradients of different weights. Where media are anywhere in a generation, every pass of every
+process therefore has some of each kind that occurs: a pass without gets a tiny one, whose tokens no row reads. That
+changes no value, and its gradient is exactly zero.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import torch
+import torch.nn.functional as F
+from PIL import Image
+
+from model.vlm_module import EncodedPrompt, VLMModule
+from trainer.logprobs.packing import IGNORED, Plan
+from trainer.rollout import Rollout
+
+KINDS = ("pixel_values", "pixel_values_videos")
+SIDE = 56  # pixels
+
+
+def kinds_of(items: Iterable[EncodedPrompt]) -> list[bool]:
+    """Whether each of `KINDS` is among the media of prompts and observations."""
+    found = {key for item in items for key in item.media}
+    return [kind in found for kind in KINDS]
+
+
+def kinds_in(rollout: Rollout) -> list[bool]:
+    """The same of all prompts and observations of a generation."""
+    seen = [node.media for tree in rollout.trees for node in tree.nodes if node.media is not None]
+    return kinds_of([*rollout.prompts, *seen])
+
+
+def missing(items: Iterable[EncodedPrompt], idle: dict[str, EncodedPrompt]) -> list[EncodedPrompt]:
+    """The prompts of `idle` (kind -> prompt) whose kind the `items` of a pass lack."""
+    return [idle[kind] for kind, there in zip(KINDS, kinds_of(items), strict=True) if kind in idle and not there]
+
+
+def add_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
+    """The plan with one more prompt behind its slots that no row continues."""
+    device, count = plan.tout.device, len(prompt.ids)
+    positions = prompt.position_ids.to(device)
+    positions = positions[:, None] if positions.dim() == 2 else positions[None]
+    return dataclasses.replace(
+        plan,
+        input_ids=torch.cat([plan.input_ids, torch.tensor([prompt.ids], device=device)], dim=-1),
+        shift_labels=F.pad(plan.shift_labels, (0, count), value=IGNORED),
+        position_ids=torch.cat([plan.position_ids, positions], dim=-1),
+        tout=F.pad(plan.tout, (0, count), value=plan.slots + count),
+        prompts=[*plan.prompts, prompt],
+    )
+
+
+def add_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """(B+1, P+T) input ids and attention mask with one more row: the prompt, and none of the T = `width` tokens behind.
+
+    Rows are padded on the left, all of them where the prompt is longer than P.
+    """
+    more = max(len(prompt.ids) + width - input_ids.size(1), 0)
+    rows = []
+    for old, new in ((input_ids, torch.tensor([prompt.ids])), (attention_mask, torch.ones(1, len(prompt.ids)))):
+        new = F.pad(new.to(old), (old.size(1) + more - width - len(prompt.ids), width))
+        rows.append(torch.cat([F.pad(old, (more, 0)), new]))
+    return rows[0], rows[1]
+
+
+def idle_prompt(module: VLMModule, kind: str) -> EncodedPrompt:
+    """A user turn with nothing but a small picture, or a video of two."""
+    picture = Image.new("RGB", (SIDE, SIDE))
+    part, *media = ("image", [picture], []) if kind == "pixel_values" else ("video", [], [[picture, picture]])
+    return module.encode([{"role": "user", "content": [{"type": part, "index": 0}]}], *media)

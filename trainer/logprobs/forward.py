@@ -1,0 +1,197 @@
+"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row a leaf, the reference)."""
+
+# B rows, P longest prompt, T longest completion
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import warnings
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+
+from model.vlm_module import EncodedPrompt, VLMModule
+from trainer.logprobs.dummy_media import KINDS, add_row, add_to_plan, idle_prompt, kinds_in, missing
+from trainer.logprobs.packing import Plan, build_plans, completion_offsets, packed_forward
+from trainer.logprobs.tree_attention import use_tree_attention
+from trainer.rollout import Rollout
+
+# Largest difference of a log-prob that the start-up check lets pass, in nats: rounding, not another computation.
+FLOAT32_BOUND, LOW_PRECISION_BOUND = 1e-3, 0.5
+
+
+class RowForward:
+    """Log-probs and entropies of rows of the current rollout; one layout for policy, old and reference passes.
+
+    Args:
+        module: the model family.
+        model: the bare policy, put on tree attention when prefixes are shared.
+        prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
+        max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
+        largest: the largest of a number over all processes. Where rows are cut, every process then makes as many
+            forward passes: a process with fewer would leave the others waiting (DDP and ZeRO talk in each).
+        processes: of the run; with several, all have the same kinds of media in every pass (`idle_media`).
+
+    Raises:
+        ValueError: "on" with an attention implementation that cannot take a tree mask.
+    """
+
+    def __init__(
+        self,
+        module: VLMModule,
+        model,
+        prefix_sharing: str,
+        max_slots: int | None,
+        largest: Callable[[int], int] = lambda count: count,
+        processes: int = 1,
+    ):
+        self.module, self.max_slots, self.largest, self.processes = module, max_slots, largest, processes
+        self.sharing = prefix_sharing != "off"
+        if self.sharing:
+            try:
+                use_tree_attention(model)
+            except ValueError as error:
+                if prefix_sharing == "on":
+                    raise
+                warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
+                self.sharing = False
+        self._rollout: Rollout | None = None
+        self._idle: dict[str, EncodedPrompt] = {}
+        self._plans: dict[tuple[int, ...], list[Plan]] = {}
+
+    def start(self, rollout: Rollout) -> None:
+        """Takes over a new rollout; plans of the old one are dropped.
+
+        Raises ValueError, by record, where a completion holds a placeholder of media: our engine never samples one, and
+        a library would end in a count without a name.
+        """
+        for index, tree in enumerate(rollout.trees):
+            prompt = rollout.prompts[index]
+            sampled = (token for node in tree.nodes if node.media is None for token in node.token_ids)
+            name = f"record {tree.prompt_id!r} with its completions"
+            self.module.check_media([*prompt.ids, *sampled], prompt.media, name)
+        self._rollout, self._plans, self._idle = rollout, {}, {}
+        if self.processes > 1:
+            wanted = [kind for kind, there in zip(KINDS, kinds_in(rollout), strict=True) if self.largest(int(there))]
+            self._idle = {kind: idle_prompt(self.module, kind) for kind in wanted}
+
+    def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
+        """(B, T) log-probs and entropies of the given rows; `input_ids`, `attention_mask` (B, P+T), T = `width`."""
+        if not self.sharing:
+            return self.dense(model, rows, input_ids, attention_mask, width)
+        return packed_forward(model, self.module, self._plan(tuple(rows), width, input_ids.device), bare_model)
+
+    def dense(self, model, rows: list[int], input_ids, attention_mask, width: int):
+        """The same, one row a leaf."""
+        prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
+        observations = [self._rollout.observations(row) for row in rows]
+        idle = missing([*prompts, *(seen for found in observations for _, seen in found)], self._idle)
+        for prompt in idle:
+            input_ids, attention_mask = add_row(prompt, input_ids, attention_mask, width)
+        prompts, observations = [*prompts, *idle], [*observations, *[()] * len(idle)]
+        logps, entropies = dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
+        return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
+
+    def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> float:
+        """Largest |packed - dense| log-prob of the rows, of a model without dropout; RuntimeError above the bound."""
+        with torch.no_grad():
+            packed, _ = self(model, model, rows, input_ids, attention_mask, width)
+            dense, _ = self.dense(model, rows, input_ids, attention_mask, width)
+        gap = ((packed - dense).abs() * attention_mask[:, -width:]).max().item()
+        bound = FLOAT32_BOUND if packed.dtype == torch.float32 and model.dtype == torch.float32 else LOW_PRECISION_BOUND
+        if not gap <= bound:
+            raise RuntimeError(
+                f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): this model is not computed "
+                "exactly with shared prefixes; train with --prefix_sharing off and please report the model"
+            )
+        return gap
+
+    def slots(self, rows: list[int]) -> int:
+        """Token slots the pass over these rows takes (of its largest part, where they are cut)."""
+        if tuple(rows) in self._plans:
+            return max(plan.slots for plan in self._plans[tuple(rows)])
+        lengths = [len(self._rollout.prompts[self._rollout.row_tree[r]].ids) for r in rows]
+        return sum(lengths) + sum(len(self._rollout.completion(row)) for row in rows)
+
+    def _plan(self, rows: tuple[int, ...], width: int, device) -> list[Plan]:
+        if rows not in self._plans:
+            trees = sorted({self._rollout.row_tree[row] for row in rows})
+            plans = build_plans(
+                [self._rollout.prompts[tree] for tree in trees],
+                [trees.index(self._rollout.row_tree[row]) for row in rows],
+                [self._rollout.completion(row) for row in rows],
+                self.max_slots,
+                width,
+                device,
+                [self._rollout.observations(row) for row in rows],
+            )
+            plans = [functools.reduce(add_to_plan, missing(plan.prompts, self._idle), plan) for plan in plans]
+            if self.max_slots is not None:
+                plans += [_idle(plans)] * (self.largest(len(plans)) - len(plans))
+            self._plans[rows] = plans
+        return self._plans[rows]
+
+
+def _idle(plans: list[Plan]) -> Plan:
+    """The smallest of the plans once more, for no row: a forward pass that changes neither values nor gradients."""
+    smallest = min(plans, key=lambda plan: plan.slots)
+    return dataclasses.replace(smallest, slot_of=torch.full_like(smallest.slot_of, -1))
+
+
+def dense_forward(
+    model: torch.nn.Module,
+    module: VLMModule,
+    prompts: list[EncodedPrompt],
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    logits_to_keep: int,
+    observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """One forward of B full rows through TRL's fused LM head.
+
+    Args:
+        model: the policy or reference, wrapped or not, with TRL's `add_fused_lm_head` installed.
+        prompts: (B,) the encoded prompt of each row; its media go in once per row, as TRL's own layout has it.
+        input_ids, attention_mask: (B, P+T), prompts padded on the left, completions on the right.
+        logits_to_keep: T.
+        observations: (B,) the observations with pictures of each row: (first completion token, observation).
+
+    Returns:
+        log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked. The
+        entropies are None where that head does not compute them (a reference model's).
+
+    Positions are passed explicitly, so nothing depends on what the model remembers of its last generation.
+    """
+    labels = input_ids.masked_fill(attention_mask == 0, -100)
+    labels[:, :-logits_to_keep] = -100
+    observations = observations or [()] * len(prompts)
+    offsets = [completion_offsets(found, logits_to_keep) for found in observations]
+    pairs = zip(prompts, observations, strict=True)
+    media = module.batch_media([item for prompt, found in pairs for item in (prompt, *(seen for _, seen in found))])
+    outputs = model(
+        input_ids=input_ids,
+        attention_mask=attention_mask,
+        position_ids=row_positions(prompts, input_ids.size(1), offsets).to(input_ids.device),
+        labels=labels,
+        fused_lm_head=True,
+        **{name: tensor.to(input_ids.device) for name, tensor in media.items()},
+    )
+    entropy = outputs.entropy
+    return outputs.log_probs[:, -logits_to_keep:], None if entropy is None else entropy[:, -logits_to_keep:]
+
+
+def row_positions(prompts: list[EncodedPrompt], width: int, offsets: Sequence[np.ndarray]) -> torch.Tensor:
+    """Position ids of left-padded rows: (B, width) for text models, (3, B, width) for models with mrope axes.
+
+    `offsets`: of each row, see `completion_offsets`.
+    """
+    rows = []
+    for prompt, offset in zip(prompts, offsets, strict=True):
+        positions = prompt.position_ids
+        after = prompt.next_position + torch.from_numpy(offset).reshape(-1, offset.shape[-1])
+        after = after.expand(*positions.shape[:-1], -1) if positions.dim() == 2 else after[0]
+        pad = width - positions.size(-1) - after.size(-1)
+        rows.append(torch.cat([positions.new_zeros(*positions.shape[:-1], pad), positions, after], dim=-1))
+    return torch.stack(rows, dim=-2)

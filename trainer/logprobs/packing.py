@@ -1,0 +1,320 @@
+"""Packed rows: every token that several rows of a micro-batch share is computed once, and its picture too.
+
+The rows of one prompt form a trie whose edges are (parent slot, next token). A slot is an edge: its *input* is the
+token before, its *label* the token itself. So siblings after a fork each carry the parent's last token again as their
+input, and each slot has exactly one label. A prompt of P tokens gives P - 1 shared slots without a label; its last
+token is the input of the first completion tokens. Rows whose prompts agree in tokens and media merge, others never do.
+
+    rows [7 8 5] and [7 8 6] on the prompt [1 2 3]
+    slot    0  1  2  3  4  5
+    input   1  2  3  7  8  8
+    label   -  -  7  8  5  6
+    tout    6  6  6  6  5  6     slot q sees slot k when k <= q < tout[k]
+
+Slots stand depth-first: rows are sorted, and a row adds the slots past what it has in common with the row before.
+
+With dropout (lora_dropout > 0) a shared slot draws one mask for all the rows that share it, the dense layout one a row.
+"""
+
+# R rows, T tokens of the longest completion, N slots, P prompt tokens
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.utils.checkpoint import checkpoint
+
+from trainer.logprobs.tree_attention import NAME as TREE_ATTENTION
+from trainer.logprobs.tree_attention import language_attention
+
+if TYPE_CHECKING:
+    from model.vlm_module import EncodedPrompt, VLMModule
+
+IGNORED = -100
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One packed forward of some rows of a micro-batch.
+
+    Args:
+        input_ids: (1, N) long.
+        shift_labels: (1, N) long, the token each slot predicts; -100 on slots inside a prompt.
+        position_ids: (3, 1, N) long for models with three position axes, else (1, N).
+        tout: (N,) long, one past the last slot below each slot, itself included.
+        slot_of: (R, T) long, slot of each completion token of every row of the micro-batch; -1 on padding and on rows
+            that another plan of the micro-batch holds.
+        prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each go
+            in once.
+    """
+
+    input_ids: torch.Tensor
+    shift_labels: torch.Tensor
+    position_ids: torch.Tensor
+    tout: torch.Tensor
+    slot_of: torch.Tensor
+    prompts: list[EncodedPrompt]
+
+    @property
+    def slots(self) -> int:
+        return self.tout.numel()
+
+    def attention_mask(self) -> torch.Tensor:
+        """(1, 1, N, N) bool, True where a query slot (row) sees a key slot (column)."""
+        slot = torch.arange(self.slots, device=self.tout.device)
+        return ((slot <= slot[:, None]) & (slot[:, None] < self.tout))[None, None]
+
+    @functools.cached_property
+    def block_mask(self) -> BlockMask:
+        """The same mask for flex_attention; built once, for the old, reference and policy passes."""
+        tout = self.tout
+
+        def sees(batch, head, query, key):
+            return (key <= query) & (query < tout[key])
+
+        return create_block_mask(sees, None, None, self.slots, self.slots, device=tout.device)
+
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """Values per slot (1, N) -> values per completion token (R, T), 0 where `slot_of` is -1."""
+        rows = values[0][self.slot_of.clamp(min=0)]
+        return torch.where(self.slot_of >= 0, rows, torch.zeros((), dtype=rows.dtype, device=rows.device))
+
+
+def build_plans(
+    prompts: Sequence[EncodedPrompt],
+    row_prompt: Sequence[int],
+    completions: Sequence[Sequence[int]],
+    max_slots: int | None = None,
+    width: int | None = None,
+    device: torch.device | str | None = None,
+    observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
+) -> list[Plan]:
+    """Plans of at most `max_slots` slots that hold every row of the micro-batch once (None: one plan).
+
+    Row r continues prompts[row_prompt[r]] with the token ids completions[r]. `width` is T of the (R, T) results, at
+    least the longest completion (the default). Linear in the row tokens.
+
+    Cuts fall between subtrees; the path from the prompt down to a cut is computed again behind it, and the cuts are
+    those with the fewest slots in all. Raises ValueError if a single row needs more slots than `max_slots`.
+
+    `observations` are those with pictures of each row, as (first completion token, observation); rows share one if its
+    tokens and its pictures agree.
+    """
+    assert len(row_prompt) == len(completions) > 0, (len(row_prompt), len(completions))
+    rows = _sort_rows(prompts, row_prompt, completions, observations or [()] * len(completions))
+    shape = (len(completions), max(rows.lengths.max(), width or 0))
+    assert width is None or width >= rows.lengths.max(), (width, rows.lengths.max())
+    cuts = _cheapest_cuts(rows, max_slots)
+    return [_plan_of(rows, start, end, shape, device) for start, end in itertools.pairwise(cuts)]
+
+
+def completion_offsets(observations: Sequence[tuple[int, EncodedPrompt]], width: int) -> np.ndarray:
+    """Positions of a row's completion tokens counted from the prompt's `next_position`, (axes or 1, T = `width`).
+
+    Text takes one position a token; an observation with pictures takes its own and moves what follows by its extent.
+    """
+    offsets = np.arange(width)[None]
+    for at, seen in observations:
+        own = seen.position_ids.reshape(-1, len(seen.ids)).numpy()
+        offsets = np.repeat(offsets, len(own) // len(offsets), axis=0)
+        start, end = offsets[:, at : at + 1].copy(), at + len(seen.ids)
+        offsets[:, at:end] = start + own[:, : width - at]
+        offsets[:, end:] = start + seen.next_position + np.arange(max(width - end, 0))
+    return offsets
+
+
+def packed_forward(
+    model: torch.nn.Module, module: VLMModule, plans: Sequence[Plan], bare_model: torch.nn.Module | None = None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probability and entropy of every completion token, (R, T) each, in nats, 0 on padding.
+
+    The model carries TRL's fused LM head (`add_fused_lm_head`), which holds the temperature; entropies are None if that
+    head does not compute them. Best with `use_tree_attention(model)`; plain sdpa and eager take the full N x N mask.
+
+    With several plans and gradients on, each forward is checkpointed, so that memory is that of the largest plan.
+    `bare_model` is the model inside `model`'s DDP or DeepSpeed wrapper: it recomputes during backward, when a second
+    call of the wrapper would restart its gradient reduction.
+    """
+    bare_model = bare_model or model
+    outputs = []
+    for plan in plans:
+        if len(plans) > 1 and torch.is_grad_enabled():
+            callees = itertools.chain([model], itertools.repeat(bare_model))
+            run = functools.partial(_slot_values, callees, module, plan, bare_model)
+            outputs.append(checkpoint(run, use_reentrant=False))
+        else:
+            outputs.append(_slot_values(iter([model]), module, plan, bare_model))
+    log_probs = sum(plan.gather(values) for plan, (values, _) in zip(plans, outputs, strict=True))
+    if outputs[0][1] is None:
+        return log_probs, None
+    return log_probs, sum(plan.gather(values) for plan, (_, values) in zip(plans, outputs, strict=True))
+
+
+def _slot_values(callees, module, plan, bare_model):
+    """The fused head's log-probs and entropies per slot, (1, N) each, by the next model of `callees`."""
+    device = plan.input_ids.device
+    media = {name: value.to(device) for name, value in module.batch_media(plan.prompts).items()}
+    output = next(callees)(
+        input_ids=plan.input_ids,
+        attention_mask=_mask_for(language_attention(bare_model), plan, bare_model.dtype),
+        position_ids=plan.position_ids,
+        shift_labels=plan.shift_labels,
+        fused_lm_head=True,
+        use_cache=False,
+        **media,
+    )
+    return output.log_probs, output.entropy
+
+
+def _mask_for(attention: str, plan: Plan, dtype: torch.dtype) -> torch.Tensor | BlockMask:
+    """The mask in the form the language model's attention takes; any 4-D mask reaches it untouched."""
+    if attention == TREE_ATTENTION:
+        return plan.block_mask if plan.tout.is_cuda else plan.tout[None, None, None]
+    if attention == "eager":
+        return torch.where(plan.attention_mask(), 0.0, torch.finfo(dtype).min).to(dtype)
+    return plan.attention_mask()
+
+
+@dataclass(frozen=True)
+class _SortedRows:
+    """Rows by (prompt, completion in lexicographic order), so that common beginnings are common with the neighbour."""
+
+    order: np.ndarray  # (R,) place of each sorted row in the micro-batch
+    tokens: np.ndarray  # (R, T) completions, -1 on padding
+    lengths: np.ndarray  # (R,)
+    shared: np.ndarray  # (R,) tokens a row has in common with the row before, 0 at a new prompt
+    prompt_of: np.ndarray  # (R,) index into `prompts`
+    prompts: list[EncodedPrompt]
+    offsets: np.ndarray  # (axes or 1, R, T) positions of the completion tokens from the prompt's end
+    observations: list[Sequence[tuple[int, EncodedPrompt]]]  # (R,) those with pictures: first token, observation
+
+    def prompt_slots(self) -> np.ndarray:
+        """(R,) slots of the inside of each row's prompt."""
+        return np.array([len(prompt.ids) - 1 for prompt in self.prompts])[self.prompt_of]
+
+
+def _sort_rows(prompts, row_prompt, completions, observations) -> _SortedRows:
+    place_of_key, place_of_prompt = {}, {}
+    for i in dict.fromkeys(row_prompt):
+        assert len(prompts[i].ids) == prompts[i].position_ids.shape[-1] > 0, prompts[i].position_ids.shape
+        key = (tuple(prompts[i].ids), prompts[i].media_key)
+        place_of_prompt[i] = place_of_key.setdefault(key, (len(place_of_key), prompts[i]))[0]
+    prompt_of = np.array([place_of_prompt[i] for i in row_prompt])
+
+    lengths = np.array([len(row) for row in completions])
+    tokens = np.full((len(completions), max(lengths.max(), 1)), -1, dtype=np.int64)
+    inside = np.arange(tokens.shape[1]) < lengths[:, None]
+    tokens[inside] = np.fromiter(itertools.chain.from_iterable(completions), np.int64, lengths.sum())
+    names = _names(tokens, observations)
+
+    sortable = (names + 1).astype(">u4")  # big-endian bytes sort like the numbers, padding first
+    order = np.array(sorted(range(len(completions)), key=lambda r: (prompt_of[r], sortable[r].tobytes())))
+    tokens, names, lengths, prompt_of = tokens[order], names[order], lengths[order], prompt_of[order]
+    observations = [observations[r] for r in order]
+
+    same = names[1:] == names[:-1]
+    common = np.where(same.all(axis=1), tokens.shape[1], same.argmin(axis=1))
+    common = np.minimum(common, np.minimum(lengths[1:], lengths[:-1]))
+    shared = np.concatenate([[0], np.where(prompt_of[1:] == prompt_of[:-1], common, 0)])
+    distinct = [prompt for _, prompt in place_of_key.values()]
+    if any(observations):
+        rows = [completion_offsets(found, tokens.shape[1]) for found in observations]
+        offsets = np.stack(np.broadcast_arrays(*rows), axis=1)
+    else:
+        offsets = np.arange(tokens.shape[1])[None, None]
+    return _SortedRows(order, tokens, lengths, shared, prompt_of, distinct, offsets, observations)
+
+
+def _names(tokens: np.ndarray, observations) -> np.ndarray:
+    """The tokens, but an observation with pictures begins with a number of its own: placeholders name no picture."""
+    if not any(observations):
+        return tokens
+    names, known = tokens.copy(), {}
+    for row, found in enumerate(observations):
+        for at, seen in found:
+            names[row, at] = 2**31 + known.setdefault((seen.media_key, tuple(seen.ids)), len(known))
+    return names
+
+
+def _cheapest_cuts(rows: _SortedRows, max_slots: int | None) -> list[int]:
+    """Boundaries 0 = c0 < c1 < ... = R of runs of sorted rows within `max_slots`, with the fewest slots in all."""
+    count = len(rows.lengths)
+    path = rows.prompt_slots() + rows.lengths  # a run begins with the whole path of its first row
+    added = np.cumsum(np.where(np.diff(rows.prompt_of, prepend=-1) > 0, path, rows.lengths - rows.shared))
+    if max_slots is None or added[-1] <= max_slots:
+        return [0, count]
+    if path.max() > max_slots:
+        row = int(path.argmax())
+        raise ValueError(
+            f"row {rows.order[row]} needs {path[row]} slots (prompt {rows.prompt_slots()[row] + 1}, completion "
+            f"{rows.lengths[row]} tokens), but max_slots is {max_slots}: set max_slots to at least the longest prompt "
+            "plus completion, or make these shorter"
+        )
+    best, cut = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
+    for end in range(1, count + 1):
+        slots = path[:end] + added[end - 1] - added[:end]
+        # Slots first, and among equals the fewest runs.
+        cost = np.where(slots <= max_slots, best[:end] + slots * (count + 1) + 1, np.iinfo(np.int64).max)
+        cut[end] = cost.argmin()
+        best[end] = cost[cut[end]]
+    cuts = [count]
+    while cuts[-1] > 0:
+        cuts.append(int(cut[cuts[-1]]))
+    return cuts[::-1]
+
+
+def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], device) -> Plan:
+    """The plan of the sorted rows [start, end)."""
+    lengths, tokens, prompt_of = rows.lengths[start:end], rows.tokens[start:end], rows.prompt_of[start:end]
+    first = np.diff(prompt_of, prepend=-1) > 0
+    shared = np.where(first, 0, rows.shared[start:end])
+    prompt_slots = rows.prompt_slots()[start:end]
+    own_prompt = np.where(first, prompt_slots, 0)
+    # First slot of each row, of its prompt if it is the first one with it; then N.
+    starts = np.concatenate([[0], np.cumsum(own_prompt + lengths - shared)])
+    offset = starts[:-1] + own_prompt - shared  # the token a row owns at depth d has slot offset + d
+
+    count, depth = end - start, np.arange(tokens.shape[1])
+    place, begins, inside = np.arange(count)[:, None], depth >= shared[:, None], depth < lengths[:, None]
+    owner = np.maximum.accumulate(np.where(begins, place, 0), axis=0)
+    slot = np.where(inside, offset[owner] + depth, -1)
+    # `parting`: the next row that does not share the token at that depth; the subtree of the token ends there.
+    parting = np.minimum.accumulate(np.where(begins, place, count)[::-1], axis=0)[::-1]
+    parting = np.concatenate([parting[1:], np.full_like(parting[:1], count)])
+
+    used = [rows.prompts[i] for i in prompt_of[first]]
+    with_media = []
+    for i in range(count):
+        with_media += [rows.prompts[prompt_of[i]]] if first[i] else []
+        with_media += [seen for at, seen in rows.observations[start + i] if at >= shared[i]]
+    axes = [prompt.position_ids.reshape(-1, len(prompt.ids)).cpu().numpy() for prompt in used]
+    slots, (row, at) = int(starts[-1]), np.nonzero(begins & inside)  # one (row, depth) a completion slot, in slot order
+    inputs, labels, tout = np.empty(slots, np.int64), np.full(slots, IGNORED, np.int64), np.empty(slots, np.int64)
+    positions = np.empty((len(axes[0]), slots), np.int64)
+    blocks = np.append(np.flatnonzero(first), count)
+    for i, prompt in enumerate(used):
+        here = slice(starts[blocks[i]], starts[blocks[i]] + len(prompt.ids) - 1)
+        inputs[here], positions[:, here], tout[here] = prompt.ids[:-1], axes[i][:, :-1], starts[blocks[i + 1]]
+
+    here, of = offset[row] + at, np.cumsum(first)[row] - 1
+    last_token, last_position = np.array([p.ids[-1] for p in used]), np.stack([x[:, -1] for x in axes], axis=1)
+    inputs[here] = np.where(at == 0, last_token[of], tokens[row, at - 1])
+    offsets = np.broadcast_to(rows.offsets, (len(axes[0]), len(rows.lengths), tokens.shape[1]))[:, start:end]
+    after = np.array([p.next_position for p in used])[of] + offsets[:, row, at - 1]
+    positions[:, here] = np.where(at == 0, last_position[:, of], after)
+    labels[here], tout[here] = tokens[row, at], starts[parting[row, at]]
+
+    slot_of = np.full(shape, -1, np.int64)
+    slot_of[rows.order[start:end], : slot.shape[1]] = slot[:, : shape[1]]
+    inputs, labels, positions, tout, slot_of = (
+        torch.from_numpy(x).to(device) for x in (inputs[None], labels[None], positions, tout, slot_of)
+    )
+    positions = positions[:, None] if len(positions) > 1 else positions
+    return Plan(inputs, labels, positions, tout, slot_of, with_media)

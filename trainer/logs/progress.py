@@ -1,0 +1,169 @@
+"""What a training run says while it runs: its layout at the start, then one short line a log step."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+import warnings
+
+from tqdm import tqdm
+from transformers import TrainerCallback
+from transformers.trainer_callback import ProgressCallback
+
+RECORD_DUMP = "All reward functions returned None"  # of TRL 1.16's warning
+
+SHOWN = {
+    "reward": "reward",
+    "rewards/accuracy_reward/mean": "accuracy",
+    "rewards/format_reward/mean": "format",
+    "variance/rho": "rho",
+    "thought/unclosed_share": "unclosed",
+    "grad_norm": "grad",
+    "tokens/generated": "tokens",
+    "step_time": "s/step",
+}
+
+
+class ShortProgress(ProgressCallback):
+    """The progress bar with the few figures one watches; all others go to the log backends and log.jsonl.
+
+    It shows steps, the time left, and tokens/s (TRL's `num_tokens`: prompts and completions of all processes).
+    """
+
+    def __init__(self):
+        super().__init__()
+        self._counted: tuple[float, float] | None = None  # time and num_tokens of the log entry before
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if not state.is_world_process_zero or self.training_bar is None or not logs:
+            return
+        if "num_tokens" in logs:
+            now, tokens = time.monotonic(), logs["num_tokens"]
+            if self._counted is not None and now > self._counted[0]:
+                rate = (tokens - self._counted[1]) / (now - self._counted[0])
+                self.training_bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
+            self._counted = now, tokens
+        figures = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
+        evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
+        if figures or evaluation:
+            self.training_bar.write(f"step {state.global_step}: " + ", ".join(figures or evaluation))
+
+
+class RolloutBar:
+    """A bar under the training bar while a generation is sampled: tokens, tokens/s and the time left.
+
+    How many tokens there will be nobody knows: the generation before says how many to expect, the first has no bar's
+    end. It appears after `DELAY` seconds, so that quick generations do not flicker.
+
+    Attributes:
+        tokens, seconds: of the generation that was sampled last.
+    """
+
+    DELAY = 2.0
+
+    def __init__(self, shown: bool):
+        self.shown, self.tokens, self.seconds = shown, 0, 0.0
+        self._bar, self._started = None, 0.0
+
+    def __enter__(self):
+        expected = self.tokens or None
+        self._bar = tqdm(
+            total=expected, desc="rollouts", unit=" tokens", leave=False, delay=self.DELAY, disable=not self.shown
+        )
+        self.tokens, self._started = 0, time.monotonic()
+        return self
+
+    def __call__(self, tokens: int) -> None:
+        """`tokens`: sampled so far (the engine's `progress`)."""
+        self._bar.update(tokens - self.tokens)
+        self.tokens = tokens
+
+    def __exit__(self, *_):
+        self._bar.close()
+        self.seconds = time.monotonic() - self._started
+
+    def sums(self) -> dict[str, tuple[float, float]]:
+        """Name -> (sum, count) of this process, as `rollout_sums` gives them: seconds, tokens/s of one process."""
+        return {
+            "rollout/seconds": (self.seconds, 1),
+            "rollout/tokens_per_second": (self.tokens, self.seconds),
+        }
+
+
+def warn_of_unclosed(share: float, args) -> None:
+    """A warning with the ways out when most thoughts of a generation never closed; `args` is the GRPOConfig."""
+    if share > 0.5:
+        warnings.warn(
+            f"{share:.0%} of the thoughts never closed: raise max_thought_length ({args.max_thought_length}), or "
+            f"warm-start the model to write {args.thought_end} (scripts/train/sft.py)",
+            stacklevel=3,
+        )
+
+
+def without_record_dumps(record: logging.LogRecord) -> bool:
+    """A filter for TRL's logger: for leaves without reward it would print a whole record at each generation.
+
+    A failed rollout is such a leaf. Its share is logged as rollout/failed_share, and `warn_of_failures` speaks up.
+    """
+    return RECORD_DUMP not in str(record.msg)  # accelerate puts the rank before it
+
+
+def warn_of_failures(share: float, failures: dict[str, float]) -> None:
+    """A warning when nearly nothing of a generation could be grown: a run would go on to its end and learn nothing.
+
+    `failures`: what the log counted under tool/errors, of which the most frequent is named.
+    """
+    if share > 0.9:
+        worst = max(failures, key=failures.get, default=None)
+        named = f", most often by {worst}" if worst is not None and failures[worst] > 0 else ""
+        warnings.warn(
+            f"{share:.0%} of the prompts grew nothing{named}: look at their media or tools; such leaves have no reward "
+            "and teach nothing",
+            stacklevel=3,
+        )
+
+
+def _short(value) -> str:
+    if not isinstance(value, int | float):
+        return "-"
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+class LayoutCheck(TrainerCallback):
+    """States how many processes train and under what, and fails if that is not what the launcher asked for.
+
+    A wrong launch is otherwise silent: one process instead of two, or no DeepSpeed at all.
+    """
+
+    def __init__(self, trainer):
+        self.trainer = trainer
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        accelerator, wrapped = self.trainer.accelerator, self.trainer.model_wrapped
+        layout = [f"{accelerator.num_processes} process(es) on {accelerator.device.type}", type(wrapped).__name__]
+        assert accelerator.num_processes == args.world_size
+        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and not self.trainer.is_fsdp_enabled:
+            raise ValueError(
+                f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
+                "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
+            )
+        if self.trainer.is_fsdp_enabled:
+            _check_fsdp(accelerator.state.fsdp_plugin)
+        if self.trainer.is_deepspeed_enabled:
+            stage = accelerator.state.deepspeed_plugin.zero_stage
+            assert type(wrapped).__name__ == "DeepSpeedEngine", f"asked for DeepSpeed, got {type(wrapped).__name__}"
+            assert wrapped.zero_optimization_stage() == stage, (wrapped.zero_optimization_stage(), stage)
+            layout.append(f"ZeRO stage {stage}")
+        if accelerator.is_main_process:
+            print("layout: " + ", ".join(layout), flush=True)
+
+
+def _check_fsdp(plugin) -> None:
+    """ValueError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
+    if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
+        kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
+        raise ValueError(
+            f"FSDP is set to fsdp_version {plugin.fsdp_version} and fsdp_state_dict_type {kind}: set 2 and "
+            "FULL_STATE_DICT, as scripts/fsdp2.yaml has them"
+        )

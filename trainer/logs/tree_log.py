@@ -1,0 +1,257 @@
+"""`--log_trees every:N`: rollout trees as lines of `trees.jsonl`, for the tree viewer of scripts/report.py.
+
+One line a tree:
+
+    {"step", "prompt_id", "question_type", "question", "images": [path], "image_size", "processed_size",
+     "nodes": [{"parent", "kind", "group", "status", "sampled", "count", "text", "tokens": [text], "entropies",
+                "logprobs", "advantage", "reward", "error": of a tool, where there was one,
+                "pictures": [data URL], where an observation has any}],
+     "rows": [{"leaf", "rewards": {function: value}, "reward", "advantage"}],
+     "cut": what was left out, only where something was}
+
+`count` is the number of tokens. `tokens` are their texts: joined they give the node's text, so where one character
+spans several tokens the last of them holds it and the others are empty. A node's `advantage` and `reward` are means
+over the rows whose path it lies on: a node with credit of its own has the same in all of them. null: does not apply.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from trainer.logs.tree_pictures import pictures_of
+from trainer.rollout import Rollout
+from trainer.tree import Node, Tree
+
+FILE_NAME = "trees.jsonl"
+MAX_TREE_BYTES = 256 * 2**10
+MAX_FILE_BYTES = 64 * 2**20
+MAX_TEXT = 2000  # characters of a node's text in a tree that is too large with its tokens
+INCOMPLETE = "\ufffd"  # how a decoder shows the first bytes of a character
+
+
+def parse_log_trees(value: str | None) -> int | None:
+    """N of "every:N", or None for None, "" and "none".
+
+    >>> parse_log_trees("every:20")
+    20
+
+    Raises:
+        ValueError: anything else.
+    """
+    if value is None or value.lower() in ("", "none"):
+        return None
+    word, _, number = value.partition(":")
+    if word != "every" or not number.isascii() or not number.isdigit() or int(number) < 1:
+        raise ValueError(f"log_trees={value!r}: give every:N with N optimiser steps of at least 1, or leave it out")
+    return int(number)
+
+
+class TreeLog:
+    """Appends the trees of every N-th optimiser step to `trees.jsonl`; made on the first process only.
+
+    Args:
+        folder: the run's output_dir.
+        every: N. Where a generation serves several steps, the first generation at or after each multiple is logged.
+        max_tree_bytes: of one line. A larger tree loses its pictures, then its tokens (text stays), then all but the
+            start of its texts.
+        max_file_bytes: of the file. Once it is full, one last line says so and later trees are not logged.
+    """
+
+    def __init__(self, folder, every: int, max_tree_bytes: int = MAX_TREE_BYTES, max_file_bytes: int = MAX_FILE_BYTES):
+        assert every >= 1, every
+        self.file, self.every = Path(folder) / FILE_NAME, every
+        self.max_tree_bytes, self.max_file_bytes = max_tree_bytes, max_file_bytes
+        self._next: int | None = None  # first step to log; None: nothing was asked yet
+        self._full = False
+
+    def due(self, step: int) -> bool:
+        """Whether the trees of the generation at `step` are to be written."""
+        return not self._full and (self._next is None or step >= self._next)
+
+    def write(
+        self,
+        step: int,
+        rollout: Rollout,
+        records: Sequence[dict],
+        rewards: dict[str, Sequence[float]],
+        totals: Sequence[float],
+        advantages: Sequence,
+        decode: Callable[[list[int]], str],
+    ) -> None:
+        """Writes the P trees of a rollout, if `due`; a disk that is full is reported, and training goes on.
+
+        Args:
+            step: the optimiser step the trees were grown at.
+            records: (P,) the prompts' records (question_type, question, images).
+            rewards: reward function -> (B,) values, NaN where it abstained.
+            totals: (B,) rewards of the rows.
+            advantages: (B,) one number a row, or one list a row with a number for each completion token (padding behind
+                them is not looked at).
+            decode: token ids -> text.
+        """
+        if not self.due(step):
+            return
+        try:
+            self._prepare(step)
+            with self.file.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
+                for t, record in enumerate(records):
+                    tree = tree_entry(t, rollout, rewards, totals, advantages, decode)
+                    line = self._fitted({"step": step, **_prompt_entry(t, rollout, record), **tree})
+                    if out.tell() + len(line.encode("utf-8", "backslashreplace")) > self.max_file_bytes:
+                        self._full = True
+                        note = f"the file reached {self.max_file_bytes} bytes: later trees are not logged"
+                        out.write(json.dumps({"step": step, "cut": note}) + "\n")
+                        print(f"{self.file}: {note}", file=sys.stderr)
+                        break
+                    out.write(line)
+        except OSError as error:
+            self._full = True
+            print(f"{self.file} cannot be written ({error.strerror}): trees are not logged", file=sys.stderr)
+        self._next = (step // self.every + 1) * self.every
+
+    def _prepare(self, step: int) -> None:
+        """A run that starts at step 0 starts the file afresh; one that goes on drops a half-written last line."""
+        if self._next is not None or not self.file.exists():
+            return
+        if step == 0:
+            self.file.unlink()
+            return
+        content = self.file.read_bytes()
+        if not content.endswith(b"\n"):
+            self.file.write_bytes(content[: content.rfind(b"\n") + 1])
+
+    def _fitted(self, entry: dict) -> str:
+        """The entry as a line of at most `max_tree_bytes`, as far as leaving out what can be spared gets it."""
+        nodes, cuts = entry["nodes"], []
+        for leave_out in (_without_pictures, _without_tokens, self._with_short_texts):
+            line = _line(entry)
+            if len(line) <= self.max_tree_bytes:
+                return line
+            if cut := leave_out(entry, nodes):
+                cuts.append(cut)
+                entry["cut"] = ", ".join(cuts)
+        return _line(entry)
+
+    def _with_short_texts(self, entry: dict, nodes: list[dict]) -> str:
+        room = min(MAX_TEXT, max(20, self.max_tree_bytes // (4 * len(nodes))))
+        long = [node for node in nodes if len(node["text"]) > room]
+        for node in long:
+            node["text"] = node["text"][:room] + " ..."
+        entry["question"] = entry["question"][:MAX_TEXT]
+        return f"texts of {len(long)} nodes after {room} characters"
+
+
+def _without_pictures(entry: dict, nodes: list[dict]) -> str:
+    pictured = [node for node in nodes if node.pop("pictures", None)]
+    return f"pictures of {len(pictured)} nodes" if pictured else ""
+
+
+def _without_tokens(entry: dict, nodes: list[dict]) -> str:
+    for node in nodes:
+        fork = node["entropies"][:1]  # the viewer shows the entropy at forks
+        node.update(tokens=None, entropies=fork, logprobs=None)
+    return f"tokens of {len(nodes)} nodes"
+
+
+def tree_entry(
+    t: int,
+    rollout: Rollout,
+    rewards: dict[str, Sequence[float]],
+    totals: Sequence[float],
+    advantages: Sequence,
+    decode: Callable[[list[int]], str],
+) -> dict:
+    """{"nodes", "rows"} of the rollout's t-th tree, as the module's docstring describes them."""
+    tree, rows = rollout.trees[t], [row for row, owner in enumerate(rollout.row_tree) if owner == t]
+    credit = {row: _token_values(advantages[row], len(tree.tokens(rollout.row_leaf[row]))) for row in rows}
+    passing: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(tree.nodes))}  # (advantage, reward)
+    for row in rows:
+        start = 0
+        for i in tree.path(rollout.row_leaf[row]):
+            values = credit[row][start : start + len(tree.nodes[i].token_ids)]
+            passing[i].append((_mean(values), float(totals[row])))
+            start += len(values)
+    nodes = [_node_entry(node, decode) for node in tree.nodes]
+    for i, node in enumerate(nodes):
+        node["advantage"] = _round(_mean([a for a, _ in passing[i]]), 4)
+        node["reward"] = _round(_mean([r for _, r in passing[i]]), 4)
+    return {"nodes": nodes, "rows": [_row_entry(tree, row, rollout, rewards, totals, credit[row]) for row in rows]}
+
+
+def _prompt_entry(t: int, rollout: Rollout, record: dict) -> dict:
+    prompt = rollout.prompts[t]
+    return {
+        "prompt_id": rollout.trees[t].prompt_id,
+        "question_type": record.get("question_type"),
+        "question": str(record.get("question", "")),
+        "images": [str(path) for path in record.get("images") or []],
+        "image_size": [*prompt.image_sizes, None][0],
+        "processed_size": [*prompt.processed_sizes, None][0],
+    }
+
+
+def _node_entry(node: Node, decode) -> dict:
+    entry = {
+        "parent": node.parent,
+        "kind": node.kind,
+        "group": node.group,
+        "status": node.status,
+        "sampled": node.sampled,
+        "count": len(node.token_ids),
+        "text": decode(node.token_ids),
+        "tokens": token_texts(node.token_ids, decode),
+        "entropies": [_round(x, 3) for x in node.entropies],
+        "logprobs": [_round(x, 3) for x in node.logprobs],
+    }
+    pictures = pictures_of(node)
+    entry |= {"pictures": pictures} if pictures else {}
+    return entry | ({"error": str(node.error)[:200]} if node.error else {})
+
+
+def _row_entry(tree: Tree, row: int, rollout: Rollout, rewards, totals, credit: list[float]) -> dict:
+    own = tree.nodes[rollout.row_leaf[row]].token_ids
+    return {
+        "leaf": rollout.row_leaf[row],
+        "rewards": {name: _round(values[row], 4) for name, values in rewards.items()},
+        "reward": _round(totals[row], 4),
+        "advantage": _round(_mean(credit[-len(own) :] if own else credit), 4),
+    }
+
+
+def token_texts(ids: list[int], decode: Callable[[list[int]], str]) -> list[str]:
+    """A text for each token; a character that spans several tokens stands with its last one.
+
+    >>> token_texts([1, 2, 3], lambda ids: {(1,): "a", (2,): "\\ufffd", (2, 3): "é"}[tuple(ids)])
+    ['a', '', 'é']
+    """
+    texts, open_ids = [], []
+    for i, token in enumerate(ids):
+        open_ids.append(token)
+        text = decode(open_ids)
+        waiting = text.endswith(INCOMPLETE) and len(open_ids) < 8 and i + 1 < len(ids)
+        texts.append("" if waiting else text)
+        open_ids = open_ids if waiting else []
+    return texts
+
+
+def _token_values(value, length: int) -> list[float]:
+    return list(value)[:length] if isinstance(value, Sequence) else [float(value)] * length
+
+
+def _mean(values: Sequence[float]) -> float:
+    """The mean of the numbers among the values; NaN where there is none."""
+    finite = [float(x) for x in values if math.isfinite(x)]
+    return sum(finite) / len(finite) if finite else math.nan
+
+
+def _round(value: float, digits: int) -> float | None:
+    value = float(value)
+    return round(value, digits) if math.isfinite(value) else None
+
+
+def _line(entry: dict) -> str:
+    return json.dumps(entry, ensure_ascii=False, separators=(",", ":"), allow_nan=False) + "\n"

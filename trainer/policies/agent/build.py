@@ -1,0 +1,243 @@
+"""The policy of agent tasks for a batch of records: their environments, their form of action, the settings."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import warnings
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from task.agents.environment import ACTION_FORMS, tools_of
+from task.parsing.answers import thought_tags
+from task.task_loader import Task
+from trainer.policies.agent.arguments import argument_of
+from trainer.policies.agent.calls import ToolFailure
+from trainer.policies.agent.forms import TagForm, ToolCallForm
+from trainer.policies.agent.observation import Framer
+from trainer.policies.agent.step import AgentStepPolicy, Limits, Shape
+
+_proven: dict[tuple, Any] = {}  # an environment of each task and settings of this process
+
+
+def shape_of(args) -> Shape:
+    """The shape of a training rollout, of the settings of config/tree_grpo_arguments."""
+    code = args.fork_choice == "code"
+    sizes = (args.tree_num, args.expand_num, args.expand_rounds)
+    return Shape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
+
+
+def settings_of(args) -> dict[str, Any]:
+    """environment_args as a dict. Raises ValueError if they are no JSON object."""
+    text = args.environment_args
+    try:
+        found = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"environment_args={text!r} must be a JSON object of names and values")
+    return found
+
+
+def agent_policy(
+    args,
+    records: Sequence[dict],
+    tasks: dict[str, Task],
+    tokenizer,
+    module,
+    settings: dict[str, Any],
+    *,
+    shape: Shape,
+    length: int,
+    thought_end: str = "</think>",
+) -> AgentStepPolicy:
+    """The policy that grows these records.
+
+    Args:
+        args: max_turns, max_turn_length, max_observation_length and tool_timeout are read.
+        records: parsed; their tasks must have environments of one action form.
+        settings: what every `reset` gets beside the record (environment_args).
+        shape: how many trees and branches; `Shape(1)` is one chain, for evaluation.
+        length: the most tokens of a completion, observations included.
+        thought_end: closes a thought; its tag must not stand in what a tool returns.
+
+    Raises ValueError, one sentence: a task without environment, environments that do not go together, or settings that
+    an environment's first reset refuses.
+    """
+    used = {record["question_type"]: tasks[record["question_type"]] for record in reversed(records)}
+    first = {record["question_type"]: record for record in reversed(records)}
+    plain = next((name for name, task in used.items() if task.make_environment is None), None)
+    if plain is not None:
+        raise ValueError(
+            f"question_type {plain!r} has no make_environment() in {used[plain].path}, so an agent cannot act in it: "
+            "train it with method grpo or grpo_ma, or leave its records out"
+        )
+    samples = {name: _proof(task, first[name], settings) for name, task in used.items()}
+    form = _form(samples, tokenizer, module, thought_tags(thought_end)[0].strip("<>"))
+    make_of = {record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records}
+    limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
+    return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
+
+
+def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, length: int, thought_end: str) -> Callable:
+    """`policy_of` of trainer/evaluation/predict.py: one chain a record, of a task's own agent.
+
+    `args` has the fields of config/tree_grpo_arguments.py; for the others see `agent_policy`.
+    """
+    settings = settings_of(args)
+
+    def policy_of(task: Task, records: list[dict]) -> AgentStepPolicy:
+        limits = {"shape": Shape(1), "length": length, "thought_end": thought_end}
+        return agent_policy(args, records, tasks, tokenizer, module, settings, **limits)
+
+    return policy_of
+
+
+def check_agents(args, records: dict, held_out: dict, tasks: dict[str, Task], module) -> None:
+    """Makes the policies of one record a task, to train and to evaluate; what cannot work then ends no run half way.
+
+    Args:
+        records, held_out: question_type -> a record.
+
+    Raises ValueError as `agent_policy` does.
+    """
+    limits = {"length": args.max_completion_length, "thought_end": args.thought_end}
+    settings, tokenizer = settings_of(args), module.tokenizer
+    agent_policy(args, [*records.values()], tasks, tokenizer, module, settings, shape=shape_of(args), **limits)
+    policy_of = policies_of_evaluation(args, tasks, tokenizer, module, **limits)
+    for name, record in held_out.items():
+        if tasks[name].make_environment is not None:
+            policy_of(tasks[name], [record])
+
+
+def row_of(record: dict, settings: dict) -> dict:
+    """What an environment's reset gets: the record's fields, those of `extra` among them, and the run's settings."""
+    own = {key: value for key, value in record.items() if key not in ("extra", "messages")}
+    return record.get("extra", {}) | own | settings
+
+
+def _started(task: Task, record: dict, settings: dict) -> Any:
+    """An environment whose episode has begun; ToolFailure "reset" where it does not."""
+    try:
+        environment = task.make_environment()
+        environment.reset(**row_of(record, settings))
+    except BaseException as error:
+        raise ToolFailure("reset", f"{type(error).__name__}: {error}") from error
+    return environment
+
+
+def _proof(task: Task, record: dict, settings: dict) -> Any:
+    """An environment of the task, started once in a process, so that wrong settings end the run."""
+    key = (task.path, task.make_environment, repr(sorted(settings.items())))
+    if key not in _proven:
+        _proven[key] = _proved(task, record, settings)
+    return _proven[key]
+
+
+def _proved(task: Task, record: dict, settings: dict) -> Any:
+    try:
+        environment = task.make_environment()
+        _warn_of_unread(task, environment, settings)
+        said = environment.reset(**row_of(record, settings))
+    except ValueError:
+        raise
+    except Exception as error:
+        raise ValueError(
+            f"{task.path}: make_environment() or reset() fails on record {record['id']!r} with environment_args "
+            f"{settings} ({type(error).__name__}: {error}): correct them, or the task file"
+        ) from error
+    if said is not None:
+        raise ValueError(
+            f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
+            "into the record's question, and return None"
+        )
+    _check_fork(task, environment)
+    if not tools_of(environment):
+        raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
+    return environment
+
+
+def _check_fork(task: Task, environment: Any) -> None:
+    """ValueError for a `_fork` that cannot work: every branch would end in its error, and the run teach nothing."""
+    if not hasattr(environment, "_fork"):
+        return
+    try:
+        copied = environment._fork()
+    except Exception as error:
+        raise ValueError(
+            f"{task.path}: _fork() fails ({type(error).__name__}: {error}): correct it, or leave it out and let "
+            "branches replay"
+        ) from error
+    if copied is None:
+        raise ValueError(
+            f"{task.path}: _fork() returned None: return a copy of the environment, or itself where no tool changes "
+            "anything"
+        )
+
+
+def _warn_of_unread(task: Task, environment: Any, settings: dict) -> None:
+    """A setting with a typing error would otherwise go unseen: reset takes any name, for the record's fields."""
+    parameters = inspect.signature(environment.reset).parameters.values()
+    named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
+    for name in settings:
+        if named and name not in named:
+            warnings.warn(
+                f"environment_args: {name!r} is no argument of reset() in {task.path} ({', '.join(named)})",
+                stacklevel=2,
+            )
+
+
+def _form(samples: dict[str, Any], tokenizer, module, think: str):
+    """The one form of action of all environments."""
+    forms = {name: getattr(environment, "action_form", "tags") for name, environment in samples.items()}
+    unknown = next((name for name, form in forms.items() if form not in ACTION_FORMS), None)
+    if unknown is not None:
+        choices = ", ".join(ACTION_FORMS)
+        raise ValueError(f"question_type {unknown!r}: action_form {forms[unknown]!r} is none of {choices}: choose one")
+    tags = {name: getattr(environment, "tags", {}) for name, environment in samples.items()}
+    if len(set(forms.values())) > 1 or any(one != next(iter(tags.values())) for one in tags.values()):
+        raise ValueError(
+            f"the tasks {', '.join(samples)} act in different forms or tags, and one generation has one: train them "
+            "apart, or give their environments the same action_form and tags"
+        )
+    if "tool_calls" in forms.values():
+        return _tool_call_form(samples, tokenizer, module, think)
+    tools = {name for environment in samples.values() for name in tools_of(environment)}
+    form = TagForm(sorted(tools), think, next(iter(tags.values())))
+    for question_type, environment in samples.items():
+        _check_tags(question_type, environment, form)
+    return form
+
+
+def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
+    """ValueError for a tool that no tag can call, and for tags that cannot be told apart."""
+    where = f"question_type {question_type!r}"
+    for name, tool in tools_of(environment).items():
+        try:
+            argument_of(tool)
+        except TypeError as error:
+            raise ValueError(
+                f"{where}: the tool {name} cannot be called by a tag ({error}): give all but one of its arguments "
+                "defaults, or the environment action_form 'tool_calls'"
+            ) from None
+    twice = next((name for name in form.names if form.names.count(name) > 1), None)
+    if twice is not None:
+        raise ValueError(
+            f"{where}: {twice!r} names two of the thought, the tools, the observation and the answer: rename the tool, "
+            "or one of the environment's tags"
+        )
+    odd = {key: name for key, name in getattr(environment, "tags", {}).items() if key not in ("information", "answer")}
+    if odd:
+        raise ValueError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
+
+
+def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> ToolCallForm:
+    """The chat template's form; ValueError where the template does not show the model its tools."""
+    marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
+    if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
+        raise ValueError(
+            f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: take a "
+            "model whose template does, or environments with action_form 'tags'"
+        )
+    return ToolCallForm(module.processor, tokenizer.eos_token, think)

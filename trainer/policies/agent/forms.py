@@ -1,0 +1,130 @@
+"""How an agent's turn is read as actions, and what stands round an observation: by tags, or by the chat template."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+from task.agents.text import UNREADABLE, tag_action
+
+MARK = "@observation@"
+
+
+@dataclass(frozen=True)
+class Action:
+    """A call of a tool; `arguments` is a dict by name, or the text of the one argument (the tag form)."""
+
+    tool: str
+    arguments: dict | str
+
+
+@dataclass(frozen=True)
+class Turn:
+    """What a sampled turn says: calls to make, a final answer, or neither (`fault` is what the model is told)."""
+
+    actions: tuple[Action, ...] = ()
+    answered: bool = False
+    fault: str | None = None
+
+
+class TagForm:
+    """`<search> text </search>` calls the tool `search`; a closed answer ends; all else is a turn that did nothing.
+
+    Args:
+        tools: the names of the environment's tools, which are their tags.
+        think: the tag of thoughts.
+        tags: other names for `information` (round an observation) and `answer`.
+    """
+
+    def __init__(self, tools: list[str], think: str, tags: dict[str, str]):
+        self.tools = tools
+        self.information, self.answer = tags.get("information", "information"), tags.get("answer", "answer")
+        self.names = [think, *tools, self.information, self.answer]
+        self.stops = tuple(f"</{name}>" for name in (*tools, self.answer))
+
+    def read(self, text: str, ended: str) -> Turn:
+        found = tag_action(text, self.tools, self.answer)
+        if found is None:
+            return Turn(fault=UNREADABLE)
+        name, content = found
+        return Turn(answered=True) if name == self.answer else Turn(actions=(Action(name, content),))
+
+    def frame(self, count: int) -> list[str]:
+        """`count` + 1 texts to stand round the results of `count` calls."""
+        assert count == 1, "a turn in the tag form has one action"
+        return [f"\n\n<{self.information}>", f"</{self.information}>\n\n"]
+
+    def told(self, fault: str) -> list[str]:
+        """The texts round nothing: what the model is told of a turn that did nothing."""
+        return [fault]
+
+
+class ToolCallForm:
+    """The calls of the model's own chat template: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
+
+    A turn without a call is the final answer. Results stand in tool turns as the template writes them; the model's turn
+    ended with its end token, so what follows starts behind that.
+
+    Args:
+        processor: with a chat template that knows tool turns.
+        eos: the text of the token that ends a turn.
+        think: the tag of thoughts. A tool's text may hold it as little as an answer's: rewards read both.
+
+    Raises ValueError for a template without tool turns.
+    """
+
+    stops = ()
+
+    def __init__(self, processor, eos: str, think: str = "think"):
+        self.processor, self.eos = processor, eos
+        self.names = ["tool_call", "tool_response", think, "answer"]
+        self._frames: dict[int, list[str]] = {}
+        self.frame(1)
+
+    def read(self, text: str, ended: str) -> Turn:
+        if "<tool_call>" not in text or ended == "length":
+            return Turn(answered=True)
+        actions = [self._action(piece) for piece in text.split("<tool_call>")[1:]]
+        if None in actions:
+            return Turn(fault='Error: a tool call must be one JSON object {"name": ..., "arguments": {...}}.')
+        return Turn(actions=tuple(actions))
+
+    def frame(self, count: int) -> list[str]:
+        if count not in self._frames:
+            self._frames[count] = self._rendered(count)
+        return self._frames[count]
+
+    def told(self, fault: str) -> list[str]:
+        return [fault.join(self.frame(1))]
+
+    def _action(self, piece: str) -> Action | None:
+        body, closed, _ = piece.partition("</tool_call>")
+        try:
+            call = json.loads(body)
+            arguments = call.get("arguments", {})
+            arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+            valid = closed and isinstance(call["name"], str) and isinstance(arguments, dict)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return None
+        return Action(call["name"], arguments) if valid else None
+
+    def _rendered(self, count: int) -> list[str]:
+        call = {"type": "function", "function": {"name": "tool", "arguments": {}}}
+        before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call] * count}]
+        results = [{"role": "tool", "name": "tool", "content": MARK} for _ in range(count)]
+        try:
+            prefix = self.processor.apply_chat_template(before, add_generation_prompt=False, tokenize=False)
+            whole = self.processor.apply_chat_template(before + results, add_generation_prompt=True, tokenize=False)
+        except Exception as error:
+            raise ValueError(
+                f"the chat template cannot write tool turns ({type(error).__name__}: {error}): take a model whose "
+                "template can, or an environment with action_form 'tags'"
+            ) from error
+        prefix = prefix[: prefix.rfind(self.eos) + len(self.eos)] if self.eos in prefix else prefix
+        pieces = whole.removeprefix(prefix).split(MARK)
+        if not whole.startswith(prefix) or len(pieces) != count + 1:
+            raise ValueError(
+                "the chat template writes no tool turns behind a turn of the assistant: take a model whose template "
+                "does, or an environment with action_form 'tags'"
+            )
+        return pieces

@@ -1,0 +1,109 @@
+"""What a turn's tools gave, as tokens: framed, cut to its length, and unable to close a block or end a turn."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from task.agents.text import without_tags
+
+CHARS_A_TOKEN = 16  # of a text that is far too long only the start is tokenised
+LEAST = 8  # tokens of a text that is cut; with less room than that the branch ends
+
+
+class NoRoom(ValueError):
+    """What must not be cut of an observation is longer than there is room."""
+
+
+@dataclass
+class Seen:
+    """Kept on an observation node.
+
+    Attributes:
+        point: where the agent can act next; None where the branch ended.
+        error: kind of the failure that ended the branch, one of `agent_calls.FAILURES`.
+        faults: kinds of what the model was told it did wrong (`agent_calls.FAULTS`).
+        calls: tool calls made for it.
+        reused: not made, since an equal turn at the same point had made them.
+        replayed: made again to rebuild an environment.
+        invalid: the turn held no action.
+        cut: the text was too long.
+        seconds: the calls took.
+    """
+
+    point: Any = None
+    error: str | None = None
+    faults: list[str] = field(default_factory=list)
+    calls: int = 0
+    reused: int = 0
+    replayed: int = 0
+    invalid: bool = False
+    cut: bool = False
+    seconds: float = 0.0
+
+
+class Framer:
+    """Makes the tokens of observations; safe in several threads.
+
+    Args:
+        module: the VLMModule (`encode_observation`).
+        form: a TagForm or ToolCallForm; its `names` are the tags that a tool's text must not hold.
+    """
+
+    def __init__(self, module, form):
+        self.module, self.form = module, form
+        # Of the chat template's tokens, those that are not special pass a tokenizer's split_special_tokens.
+        added = (token for token in module.tokenizer.get_added_vocab() if not token.isspace())
+        self.tokens = sorted(added, key=len, reverse=True)
+        self._lock = Lock()
+
+    def message(self, fault: str):
+        """EncodedPrompt of what the model is told of a turn without an action."""
+        return self._encode([{"type": "template", "text": text} for text in self.form.told(fault)])
+
+    def observation(self, results: Sequence[list[dict]], limit: int):
+        """(EncodedPrompt, whether text was cut) of the results of a turn's calls, in at most `limit` tokens.
+
+        Each result has an equal share of the room. NoRoom where what must not be cut (frame, pictures) is too long.
+        """
+        frame = self.form.frame(len(results))
+        rigid = [{"type": "template", "text": text} for text in frame]
+        rigid += [part for result in results for part in result if part["type"] == "image"]
+        room = (limit - len(self._encode(rigid).ids)) // len(results)
+        texts = [[part for part in result if part["type"] == "text"] for result in results]
+        if room < (LEAST if any(texts) else 0):
+            raise NoRoom(f"no room for an observation in {limit} tokens")
+        parts, cut = [{"type": "template", "text": frame[0]}], False
+        for result, after in zip(results, frame[1:], strict=True):
+            left = room
+            for part in result:
+                if part["type"] == "text":
+                    part, used, shortened = self._fitted(part["text"], left)
+                    left, cut = left - used, cut or shortened
+                parts.append(part)
+            parts.append({"type": "template", "text": after})
+        return self._encode(parts), cut
+
+    def _fitted(self, text: str, room: int) -> tuple[dict, int, bool]:
+        """(the text's start that fits into `room` tokens, cleaned; its tokens; whether it was cut)."""
+        start = text[: room * CHARS_A_TOKEN]
+        clean = self._clean(start)
+        part = {"type": "text", "text": clean}
+        ids = list(self._encode([part]).ids)
+        cut, keep = len(start) < len(text) or len(ids) > room, room
+        while len(ids) > room:
+            part = {"type": "text", "text": self.module.tokenizer.decode(ids[:keep]).rstrip("\ufffd")}
+            ids, keep = list(self._encode([part]).ids), keep - 1
+        return part, len(ids), cut
+
+    def _clean(self, text: str) -> str:
+        for token in self.tokens:
+            if token in text:
+                text = text.replace(token, f"{token[0]} {token[1:]}")
+        return without_tags(text.encode("utf-8", "replace").decode(), self.form.names)
+
+    def _encode(self, parts: list[dict]):
+        with self._lock:  # a fast tokenizer is not to be shared by threads while it encodes
+            return self.module.encode_observation(parts)

@@ -1,0 +1,194 @@
+"""Tree-GRPO's rollout (arXiv 2509.21240): M chains of an agent, then L rounds of N branches a tree, after whole steps.
+
+A step is one turn of the model and the observation it gets. A branch starts after a step that is no leaf, drawn from
+torch's default generator, and runs to the end; a tree without such a step (its chain answered at once) gets fresh
+chains, so every prompt has M * (L * N + 1) leaves.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from trainer.policies.agent.calls import Point, ToolFailure
+from trainer.policies.agent.forms import Turn
+from trainer.policies.agent.metrics import agent_sums, leaf_report
+from trainer.policies.agent.observation import Framer, NoRoom, Seen
+from trainer.policies.segment import Branch, Call, Observed, Segment
+from trainer.tree import PROMPT, Tree
+
+logger = logging.getLogger(__name__)
+_said: set[str] = set()  # kinds of failure of which this process has logged one
+
+
+@dataclass(frozen=True)
+class Shape:
+    """How many trees, branches and rounds, and which steps a branch may start after (`config/tree_grpo_arguments`)."""
+
+    trees: int
+    branches: int = 0
+    rounds: int = 0
+    root: bool = False
+    with_replacement: bool = False
+    temperature: float | None = None
+
+    @property
+    def leaves(self) -> int:
+        return self.trees * (self.rounds * self.branches + 1)
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Turns with an observation; tokens of a turn, of an observation, of a completion; seconds of a turn's calls."""
+
+    turns: int
+    turn_length: int
+    observation_length: int
+    length: int
+    seconds: float
+
+
+class AgentStepPolicy:
+    """Grows trees whose nodes are turns ("step") and what they brought back ("observation").
+
+    Args:
+        shape, limits: see there.
+        form: a TagForm or ToolCallForm.
+        framer: makes the tokens of observations.
+        make_of: prompt_id -> function that gives an environment whose episode has been started.
+        tokenizer: decodes turns; its end token stands for an observation that could not be made.
+    """
+
+    def __init__(
+        self,
+        shape: Shape,
+        limits: Limits,
+        form,
+        framer: Framer,
+        make_of: dict[str, Callable],
+        tokenizer,
+    ):
+        self.shape, self.limits, self.form, self.framer = shape, limits, form, framer
+        self.make_of, self.tokenizer = make_of, tokenizer
+        self.leaves = shape.leaves
+        self._roots: dict[int, Point] = {}
+        self._rounds: dict[int, int] = {}
+
+    def start(self) -> Segment:
+        return self._segment(0, count=self.shape.trees)
+
+    def next(self, tree: Tree, node_index: int, ended: str) -> Segment | Call | None:
+        node = tree.nodes[node_index]
+        used = len(tree.tokens(node_index))
+        if node.kind == "observation":
+            ended_here = node.extra.error is not None or node.status != "ok"
+            return None if ended_here else self._segment(used, temperature=self._temperature(tree, node_index))
+        text = self.tokenizer.decode(node.token_ids, skip_special_tokens=False)
+        turn = node.extra = self.form.read(text, ended)
+        turns = sum(tree.nodes[i].kind == "observation" for i in tree.path(node_index))
+        if turn.answered or turns == self.limits.turns:
+            return None
+        room = self.limits.length - used - 1  # the turn after the observation has a token at least
+        if room < 1:
+            node.status = "length"
+            return None
+        above = node.parent
+        point = self._root(tree) if above == PROMPT else tree.nodes[above].extra.point
+        return Call(partial(self._observe, point, turn, room))
+
+    def expand(self, tree: Tree) -> list[Branch]:
+        done = self._rounds.get(id(tree), 0)
+        if done == self.shape.rounds or not self.shape.branches:
+            return []
+        self._rounds[id(tree)] = done + 1
+        branches = []
+        for group in range(self.shape.trees):
+            for node in self._chosen(tree, group):
+                used = 0 if node == PROMPT else len(tree.tokens(node))
+                segment = self._segment(used, group=group, temperature=self.shape.temperature)
+                branches.append(Branch(node, segment))
+        return branches
+
+    def metrics(self, trees: list[Tree]) -> dict[str, tuple[float, float]]:
+        return agent_sums(trees)
+
+    def report(self, tree: Tree, leaf: int) -> dict:
+        """Columns of an evaluated row: turns, tool_calls, invalid_turns, tool_error (its kind, or None)."""
+        return leaf_report(tree, leaf)
+
+    def _segment(self, used: int, count: int = 1, group: int | None = None, temperature=None) -> Segment:
+        length = min(self.limits.turn_length, self.limits.length - used)
+        return Segment("step", count, length, self.form.stops or None, temperature, group=group)
+
+    def _temperature(self, tree: Tree, node_index: int) -> float | None:
+        """The branches' own below a branch: below a step that came after its siblings, or after the first chains."""
+        if self.shape.temperature is None:
+            return None
+        for i in tree.path(node_index):
+            before = [j for j in range(i) if tree.nodes[j].parent == tree.nodes[i].parent]
+            if len(before) >= (self.shape.trees if tree.nodes[i].parent == PROMPT else 1):
+                return self.shape.temperature
+        return None
+
+    def _chosen(self, tree: Tree, group: int) -> list[int]:
+        """N nodes of one tree to branch after, `PROMPT` for a fresh chain."""
+        parents = {node.parent for node in tree.nodes}
+        candidates = [
+            i for i, node in enumerate(tree.nodes)
+            if node.kind == "observation" and node.group == group and i in parents
+        ]  # fmt: skip
+        if self.shape.root or self.shape.with_replacement or not candidates:
+            candidates.append(PROMPT)
+        count, wanted = len(candidates), self.shape.branches
+        if self.shape.with_replacement:
+            drawn = torch.randint(count, (wanted,))
+        else:
+            once = torch.randperm(count)[:wanted]
+            drawn = torch.cat([once, torch.randint(count, (wanted - len(once),))])
+        return [candidates[i] for i in drawn.tolist()]
+
+    def _root(self, tree: Tree) -> Point:
+        return self._roots.setdefault(id(tree), Point(self.make_of[tree.prompt_id]))
+
+    def _observe(self, point: Point, turn: Turn, room: int) -> Observed:
+        """Runs in a worker thread and never raises: makes the turn's calls, and gives what the model reads of them."""
+        if turn.fault is not None:
+            encoded = self.framer.message(turn.fault)
+            if len(encoded.ids) > room:
+                return self._ended("length", Seen(invalid=True))
+            return Observed(list(encoded.ids), extra=Seen(point, invalid=True))
+        started = time.monotonic()
+        try:
+            taken, fresh = point.act(turn.actions, self.limits.seconds)
+        except BaseException as error:
+            kind = error.kind if isinstance(error, ToolFailure) else "exception"
+            _say_once(kind, error)
+            return self._ended("failed", Seen(error=kind, seconds=time.monotonic() - started))
+        seconds = time.monotonic() - started
+        counts = {"calls": len(turn.actions), "replayed": taken.replayed} if fresh else {"reused": len(turn.actions)}
+        seen = Seen(taken.point, faults=taken.faults, seconds=seconds, **counts)
+        try:
+            encoded, seen.cut = self.framer.observation(taken.results, min(room, self.limits.observation_length))
+        except NoRoom:
+            return self._ended("length", seen)
+        except Exception as error:
+            _say_once("encoding", error)
+            seen.error = "encoding"
+            return self._ended("failed", seen)
+        return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=seen)
+
+    def _ended(self, status: str, seen: Seen) -> Observed:
+        """The branch ends here; one token, so that the node is not empty."""
+        return Observed([self.tokenizer.eos_token_id], status=status, extra=seen)
+
+
+def _say_once(kind: str, error: BaseException) -> None:
+    """Logs what the first failure of a kind says; the model never sees it, and the metrics only count."""
+    if kind not in _said:
+        _said.add(kind)
+        logger.warning("a branch ended by a failure (%s): %s; further ones count as tool/errors/%s", kind, error, kind)
