@@ -16,9 +16,9 @@ from _root import PACKAGES, locate, use_checkout
 ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from config.model_config import GRPOModelConfig  # noqa: E402
-from config.output import (  # noqa: E402
+from config.grpo_config import GRPOConfig
+from config.model_config import GRPOModelConfig
+from config.output import (
     check_no_later,
     check_reporters,
     checkpoint_to_resume,
@@ -26,19 +26,19 @@ from config.output import (  # noqa: E402
     make_output,
     steps_left,
 )
-from config.parser import RecipeParser  # noqa: E402
-from config.script_arguments import GRPOScriptArguments  # noqa: E402
-from config.startup import print_model, print_prompt, print_settings  # noqa: E402
-from dataset.dataset_grpo import build_dataset, first_records, read_row  # noqa: E402
-from model.loading import load_policy, trainable_report  # noqa: E402
-from task.rewards.record_check import check_record  # noqa: E402
-from task.rewards.router import RewardError, task_rewards  # noqa: E402
-from task.rewards.self_test import check_rewards  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.logprobs.tree_attention import language_attention  # noqa: E402
-from trainer.policies.agent.build import check_agents  # noqa: E402
-from trainer.run.checkpoints import CheckpointError  # noqa: E402
+from config.parser import RecipeParser
+from config.script_arguments import GRPOScriptArguments
+from config.startup import print_model, print_prompt, print_settings
+from dataset.dataset_grpo import build_dataset, first_records, read_row
+from model.loading import load_policy, trainable_report
+from task.rewards.record_check import check_record
+from task.rewards.router import RewardError, task_rewards
+from task.rewards.self_test import check_rewards
+from task.task_loader import load_tasks
+from trainer.grpo_ma_trainer import GRPOMATrainer
+from trainer.logprobs.tree_attention import language_attention
+from trainer.policies.agent.build import check_agents
+from trainer.run.checkpoints import CheckpointError
 
 
 def main() -> None:

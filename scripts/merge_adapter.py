@@ -20,10 +20,10 @@ from _root import locate, use_checkout
 ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 
-import torch  # noqa: E402
-from PIL import Image  # noqa: E402
+import torch
+from PIL import Image
 
-from model.loading import load_policy  # noqa: E402
+from model.loading import load_policy
 
 LARGEST_GAP = 1e-4
 QUESTION = "Where should the gripper move to pick up the red cube?"

@@ -19,10 +19,10 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.page import page_content, render_page  # noqa: E402  (the project's packages need the root first)
-from report.sources import find_sources  # noqa: E402
+from report.page import page_content, render_page
+from report.sources import find_sources
 
-from task.task_loader import load_tasks  # noqa: E402
+from task.task_loader import load_tasks
 
 
 def main(argv: list[str] | None = None) -> int:

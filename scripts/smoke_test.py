@@ -17,12 +17,12 @@ from _root import use_checkout
 
 use_checkout()
 
-from dataset.prompts import build_messages  # noqa: E402
-from task import get_task, load_tasks, print_summary  # noqa: E402
-from task.rewards.router import reward_arguments, task_rewards  # noqa: E402
-from task.rewards.self_test import run_self_test  # noqa: E402
-from task.runners.optional import MissingPackage  # noqa: E402
-from trainer.evaluation.summary import summarise  # noqa: E402
+from dataset.prompts import build_messages
+from task import get_task, load_tasks, print_summary
+from task.rewards.router import reward_arguments, task_rewards
+from task.rewards.self_test import run_self_test
+from task.runners.optional import MissingPackage
+from trainer.evaluation.summary import summarise
 
 IMAGE_SIZE, PROCESSED_SIZE = (640, 480), (644, 476)
 

@@ -17,9 +17,9 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.live import LivePage, make_server  # noqa: E402  (the project's packages need the root first)
+from report.live import LivePage, make_server
 
-from task.task_loader import load_tasks  # noqa: E402
+from task.task_loader import load_tasks
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,10 +11,10 @@ import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[1])]
 
-from trainer_cases import script, text_trainer, thought_tree, weights  # noqa: E402
-from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM  # noqa: E402
+from trainer_cases import script, text_trainer, thought_tree, weights
+from transformers import AutoTokenizer, Qwen2Config, Qwen2ForCausalLM
 
-from model.text_module import TextModule  # noqa: E402
+from model.text_module import TextModule
 
 
 def tree(prompt_id: str, policy):

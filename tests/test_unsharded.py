@@ -8,10 +8,10 @@ import pytest
 import torch
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1]), str(Path(__file__).resolve().parents[1] / "scripts/bench")]
-from transformers import Qwen2Config, Qwen2ForCausalLM  # noqa: E402
-from two_processes import start  # noqa: E402
+from transformers import Qwen2Config, Qwen2ForCausalLM
+from two_processes import start
 
-from trainer.engines.unsharded import unsharded  # noqa: E402
+from trainer.engines.unsharded import unsharded
 
 
 @pytest.mark.slow

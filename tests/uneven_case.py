@@ -17,18 +17,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "bench")]
 
-import fsdp_on_cpu  # noqa: E402
-import torch  # noqa: E402
-from fixed_rollouts import FixedRollouts, hashed_tree, text_reward, written  # noqa: E402
-from layout_worker import trainable  # noqa: E402
-from peft import LoraConfig  # noqa: E402
+import fsdp_on_cpu
+import torch
+from fixed_rollouts import FixedRollouts, hashed_tree, text_reward, written
+from layout_worker import trainable
+from peft import LoraConfig
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from dataset.dataset_grpo import rows_from_records  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.tree import PROMPT, Tree  # noqa: E402
+from config.grpo_config import GRPOConfig
+from dataset.dataset_grpo import rows_from_records
+from model.loading import load_policy
+from task.task_loader import load_tasks
+from trainer.grpo_ma_trainer import GRPOMATrainer
+from trainer.tree import PROMPT, Tree
 
 DATA = ROOT / "metadata" / "demo" / "trajectory"
 RANK = int(os.environ.get("RANK", "0"))

@@ -22,14 +22,14 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
+import torch
 
-from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.engines.sampling import Sampler, Sampling  # noqa: E402
-from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
-from trainer.evaluation.predict import predict  # noqa: E402
+from dataset.dataset_grpo import build_dataset, read_row
+from model.loading import load_policy
+from task.task_loader import load_tasks
+from trainer.engines.sampling import Sampler, Sampling
+from trainer.engines.transformers_engine import TransformersEngine
+from trainer.evaluation.predict import predict
 
 FAMILIES = ("affordance", "detection", "math", "ocr", "reasoning", "trajectory")
 

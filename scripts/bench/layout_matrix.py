@@ -23,8 +23,8 @@ from _root import use_checkout
 
 use_checkout()
 
-from layout_cases import CASES, LAYOUTS, Case  # noqa: E402
-from two_processes import start  # noqa: E402
+from layout_cases import CASES, LAYOUTS, Case
+from two_processes import start
 
 TARGET = 1e-5
 

@@ -16,17 +16,17 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import fsdp_on_cpu  # noqa: E402
-import torch  # noqa: E402
-from fixed_rollouts import FixedRollouts, hashed_tree, text_reward  # noqa: E402
-from layout_cases import CASES, FSDP2, LAYOUTS, Case, settings  # noqa: E402
-from peft import LoraConfig  # noqa: E402
-from torch.distributed.tensor import DTensor  # noqa: E402
+import fsdp_on_cpu
+import torch
+from fixed_rollouts import FixedRollouts, hashed_tree, text_reward
+from layout_cases import CASES, FSDP2, LAYOUTS, Case, settings
+from peft import LoraConfig
+from torch.distributed.tensor import DTensor
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from dataset.dataset_grpo import rows_from_records  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
+from config.grpo_config import GRPOConfig
+from dataset.dataset_grpo import rows_from_records
+from model.loading import load_policy
+from task.task_loader import load_tasks
 
 QUIET = {"logging_steps": 1, "save_strategy": "no", "report_to": "none", "disable_tqdm": True, "use_cpu": True}
 TIMEOUT = 90  # seconds

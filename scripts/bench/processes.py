@@ -24,7 +24,7 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-from two_processes import start  # noqa: E402
+from two_processes import start
 
 PROMPTS = 4  # of a process in a step: 64 rows of 16 leaves
 

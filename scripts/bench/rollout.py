@@ -19,16 +19,16 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-from bench_cli import parser_of, run  # noqa: E402
-from bench_model import Clock, build_model, build_processor, write_to_the_limit  # noqa: E402
-from cases import FixedLengths, messages_of, question_of, write_pictures  # noqa: E402
-from PIL import Image  # noqa: E402
-from stock import SAMPLING, stock_trainer  # noqa: E402
+import torch
+from bench_cli import parser_of, run
+from bench_model import Clock, build_model, build_processor, write_to_the_limit
+from cases import FixedLengths, messages_of, question_of, write_pictures
+from PIL import Image
+from stock import SAMPLING, stock_trainer
 
-from model.qwen_module import Qwen2_5VLModule  # noqa: E402
-from trainer.engines.sampling import Sampling  # noqa: E402
-from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
+from model.qwen_module import Qwen2_5VLModule
+from trainer.engines.sampling import Sampling
+from trainer.engines.transformers_engine import TransformersEngine
 
 
 class Ours:

@@ -22,16 +22,16 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-from bench_cli import parser_of, run  # noqa: E402
-from bench_model import FIRST_FREE_ID, Clock, build_model, build_processor  # noqa: E402
-from grouped_peer import INSTALLED, grouped_step  # noqa: E402
-from trl.trainer.utils import add_fused_lm_head  # noqa: E402
+import torch
+from bench_cli import parser_of, run
+from bench_model import FIRST_FREE_ID, Clock, build_model, build_processor
+from grouped_peer import INSTALLED, grouped_step
+from trl.trainer.utils import add_fused_lm_head
 
-from model.qwen_module import Qwen2_5VLModule  # noqa: E402
-from model.vlm_module import EncodedPrompt  # noqa: E402
-from trainer.logprobs.packing import build_plans, packed_forward  # noqa: E402
-from trainer.logprobs.tree_attention import use_tree_attention  # noqa: E402
+from model.qwen_module import Qwen2_5VLModule
+from model.vlm_module import EncodedPrompt
+from trainer.logprobs.packing import build_plans, packed_forward
+from trainer.logprobs.tree_attention import use_tree_attention
 
 
 def prepared_model(preset: dict):

@@ -20,16 +20,16 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-from bench_cli import parser_of, run  # noqa: E402
-from bench_model import Clock, build_model, build_processor, write_to_the_limit  # noqa: E402
-from cases import FixedLengths, messages_of, question_of, write_pictures  # noqa: E402
-from datasets import Dataset  # noqa: E402
-from stock import ONE_STEP, stock_trainer, sum_reward  # noqa: E402
+from bench_cli import parser_of, run
+from bench_model import Clock, build_model, build_processor, write_to_the_limit
+from cases import FixedLengths, messages_of, question_of, write_pictures
+from datasets import Dataset
+from stock import ONE_STEP, stock_trainer, sum_reward
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from model.qwen_module import Qwen2_5VLModule  # noqa: E402
-from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.methods import METHODS  # noqa: E402
+from config.grpo_config import GRPOConfig
+from model.qwen_module import Qwen2_5VLModule
+from trainer.grpo_ma_trainer import GRPOMATrainer
+from trainer.methods import METHODS
 
 PROMPTS = 4
 

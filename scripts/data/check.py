@@ -20,13 +20,13 @@ from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
-from tqdm import tqdm  # noqa: E402  (the project's packages need the root first)
+from tqdm import tqdm
 
-from dataset.dataset_grpo import load_media, load_records, make_row, read_row  # noqa: E402
-from dataset.media import MediaError, is_damaged_jpeg  # noqa: E402
-from task.parsing.answers import thought_tags  # noqa: E402
-from task.rewards.record_check import check_inside, check_record  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
+from dataset.dataset_grpo import load_media, load_records, make_row, read_row
+from dataset.media import MediaError, is_damaged_jpeg
+from task.parsing.answers import thought_tags
+from task.rewards.record_check import check_inside, check_record
+from task.task_loader import load_tasks
 
 LISTED = 50  # problems printed; the rest are counted
 MODEL_ONLY = ("min_pixels", "max_pixels", "max_prompt_length")

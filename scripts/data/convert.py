@@ -21,16 +21,16 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "data"))
 
-from converters import FORMATS  # noqa: E402  (the project's packages need the root first)
-from converters.columns import FIELDS  # noqa: E402
-from converters.conversations import PLANES  # noqa: E402
-from tqdm import tqdm  # noqa: E402
+from converters import FORMATS
+from converters.columns import FIELDS
+from converters.conversations import PLANES
+from tqdm import tqdm
 
-from dataset.dataset_grpo import make_row  # noqa: E402
-from dataset.media import load_image  # noqa: E402
-from dataset.records import parse_record  # noqa: E402
-from task.rewards.record_check import check_inside, check_record  # noqa: E402
-from task.task_loader import get_task, load_tasks  # noqa: E402
+from dataset.dataset_grpo import make_row
+from dataset.media import load_image
+from dataset.records import parse_record
+from task.rewards.record_check import check_inside, check_record
+from task.task_loader import get_task, load_tasks
 
 LISTED = 20  # refusals printed; all of them stand in the report
 NAMES_OWN_TASK = "llava, vlm-r1 and table"

@@ -19,8 +19,8 @@ from _root import use_checkout
 
 use_checkout()
 
-from task.gridworld import draw  # noqa: E402
-from task.runners.optional import MissingPackage, need  # noqa: E402
+from task.gridworld import draw
+from task.runners.optional import MissingPackage, need
 
 MANIFEST = "datasets:\n- json_path: gridworld.jsonl\n  data_modality: image\n  sampling_strategy: all\n"
 TRIES = 200  # boards drawn for one that is new and short enough

@@ -21,11 +21,11 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
-from make_metaworld_trajectories import TASKS, TEST_SEEDS, Simulator, SimulatorError  # noqa: E402
-from PIL import Image  # noqa: E402
+from make_metaworld_trajectories import TASKS, TEST_SEEDS, Simulator, SimulatorError
+from PIL import Image
 
-from task.runners.optional import MissingPackage  # noqa: E402
-from task.runners.simulators import FETCH_TASKS, POOL, execute, load_fetch  # noqa: E402
+from task.runners.optional import MissingPackage
+from task.runners.simulators import FETCH_TASKS, POOL, execute, load_fetch
 
 FETCH_TEXTS = {
     "reach": "Move the hand to the red ball.",

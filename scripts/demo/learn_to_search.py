@@ -21,20 +21,20 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-from transformers import Qwen2ForCausalLM  # noqa: E402
+import torch
+from transformers import Qwen2ForCausalLM
 
-from dataset.dataset_grpo import build_dataset  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from scripts.demo import make_tiny_text_model  # noqa: E402
-from scripts.demo.make_facts import FIRST, FOLDER, SECOND  # noqa: E402
-from scripts.demo.search_demonstrations import IGNORED, TOP_K, Faults, World, conversation, repetitions  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.engines.sampling import Sampling  # noqa: E402
-from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
-from trainer.evaluation.predict import predict  # noqa: E402
-from trainer.policies.agent.build import agent_policy  # noqa: E402
-from trainer.policies.agent.step import Shape  # noqa: E402
+from dataset.dataset_grpo import build_dataset
+from model.loading import load_policy
+from scripts.demo import make_tiny_text_model
+from scripts.demo.make_facts import FIRST, FOLDER, SECOND
+from scripts.demo.search_demonstrations import IGNORED, TOP_K, Faults, World, conversation, repetitions
+from task.task_loader import load_tasks
+from trainer.engines.sampling import Sampling
+from trainer.engines.transformers_engine import TransformersEngine
+from trainer.evaluation.predict import predict
+from trainer.policies.agent.build import agent_policy
+from trainer.policies.agent.step import Shape
 
 FIRST_SEED, WORLDS = 1000, 12
 CLEAN = Faults(careless=0.3)

@@ -19,7 +19,7 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-from PIL import Image, ImageDraw  # noqa: E402
+from PIL import Image, ImageDraw
 
 SEEDS = {"train": 1, "test": 2}
 PUZZLES = ("chain_sum", "basic_arithmetic", "spell_backward", "letter_counting", "number_sorting", "leg_counting")

@@ -19,9 +19,9 @@ from transformers.models.qwen2.tokenization_qwen2 import PRETOKENIZE_REGEX
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from scripts.demo.make_facts import FIRST, RELATIONS, SECOND  # noqa: E402
-from scripts.demo.make_tiny_model import GENERAL_ENGLISH  # noqa: E402
-from task.search_qa import TASK_CONFIG  # noqa: E402
+from scripts.demo.make_facts import FIRST, RELATIONS, SECOND
+from scripts.demo.make_tiny_model import GENERAL_ENGLISH
+from task.search_qa import TASK_CONFIG
 
 VOCAB_SIZE = 768
 WIDTH, HEAD, THETA = 128, 32, 10000.0

@@ -22,10 +22,10 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 REPO = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPO))
 
-from scripts.demo import make_scenes, make_tiny_model  # noqa: E402
-from scripts.demo.learn_to_name import optimizer_and_schedule, train_reader  # noqa: E402
-from scripts.demo.learn_to_see import train_tower  # noqa: E402
-from task.trajectory_sharerobot import discrete_frechet  # noqa: E402
+from scripts.demo import make_scenes, make_tiny_model
+from scripts.demo.learn_to_name import optimizer_and_schedule, train_reader
+from scripts.demo.learn_to_see import train_tower
+from task.trajectory_sharerobot import discrete_frechet
 
 WARM_SEED = 3
 FAST_SHARE = 0.5  # demonstrations done in haste

@@ -22,12 +22,12 @@ ROOT = use_checkout()
 
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
-from changed_items import changed_items, page, text_of  # noqa: E402
-from prediction_files import is_prediction  # noqa: E402
+from changed_items import changed_items, page, text_of
+from prediction_files import is_prediction
 
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.evaluation.intervals import bootstrap_interval  # noqa: E402
-from trainer.evaluation.item_metrics import UNSCORED, item_figures  # noqa: E402
+from task.task_loader import load_tasks
+from trainer.evaluation.intervals import bootstrap_interval
+from trainer.evaluation.item_metrics import UNSCORED, item_figures
 
 # A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
 LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")

@@ -16,7 +16,7 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts"))
 
-from report.history import read_history, series  # noqa: E402
+from report.history import read_history, series
 
 WIDTH = 40  # characters of the longest bar
 

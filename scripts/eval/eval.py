@@ -39,10 +39,10 @@ ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
-from checkpoint_table import checkpoints_of, curves, metrics_table, write_by_step  # noqa: E402
-from eval_processes import Processes  # noqa: E402
-from eval_settings import parse_arguments, settings_of  # noqa: E402
-from prediction_files import PredictionFiles, line_of, write_json  # noqa: E402
+from checkpoint_table import checkpoints_of, curves, metrics_table, write_by_step
+from eval_processes import Processes
+from eval_settings import parse_arguments, settings_of
+from prediction_files import PredictionFiles, line_of, write_json
 
 
 def main(argv: list[str] | None = None) -> int:

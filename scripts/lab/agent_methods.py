@@ -25,22 +25,22 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-import yaml  # noqa: E402
-from seed_runs import make_runs, table  # noqa: E402
-from transformers import TrainerCallback, set_seed  # noqa: E402
+import torch
+import yaml
+from seed_runs import make_runs, table
+from transformers import TrainerCallback, set_seed
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from config.tree_grpo_arguments import leaves_of  # noqa: E402
-from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.rewards.router import task_rewards  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.evaluation.item_metrics import samples_of  # noqa: E402
-from trainer.evaluation.predict import predict  # noqa: E402
-from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
-from trainer.policies.agent.build import agent_policy, settings_of  # noqa: E402
-from trainer.policies.agent.step import Shape  # noqa: E402
+from config.grpo_config import GRPOConfig
+from config.tree_grpo_arguments import leaves_of
+from dataset.dataset_grpo import build_dataset, read_row
+from model.loading import load_policy
+from task.rewards.router import task_rewards
+from task.task_loader import load_tasks
+from trainer.evaluation.item_metrics import samples_of
+from trainer.evaluation.predict import predict
+from trainer.grpo_ma_trainer import GRPOMATrainer
+from trainer.policies.agent.build import agent_policy, settings_of
+from trainer.policies.agent.step import Shape
 
 RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
 PROMPTS = 16  # a step

@@ -25,18 +25,18 @@ from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
+import torch
 
-from config.tree_grpo_arguments import TreeGRPOArguments  # noqa: E402
-from dataset.dataset_grpo import build_dataset, read_row  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.search_qa import SearchEnvironment  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.engines.sampling import Sampling  # noqa: E402
-from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
-from trainer.policies.agent.build import agent_policy  # noqa: E402
-from trainer.policies.agent.observation import Seen  # noqa: E402
-from trainer.policies.agent.step import Shape  # noqa: E402
+from config.tree_grpo_arguments import TreeGRPOArguments
+from dataset.dataset_grpo import build_dataset, read_row
+from model.loading import load_policy
+from task.search_qa import SearchEnvironment
+from task.task_loader import load_tasks
+from trainer.engines.sampling import Sampling
+from trainer.engines.transformers_engine import TransformersEngine
+from trainer.policies.agent.build import agent_policy
+from trainer.policies.agent.observation import Seen
+from trainer.policies.agent.step import Shape
 
 CHAINS = 4  # a prompt, to measure what a chain costs
 

@@ -20,18 +20,18 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
+import torch
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from config.tree_adv_arguments import TreeAdvArguments  # noqa: E402
-from dataset.dataset_grpo import build_dataset  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.engines.sampling import Sampling  # noqa: E402
-from trainer.engines.transformers_engine import TransformersEngine  # noqa: E402
-from trainer.methods import METHODS, Batch  # noqa: E402
-from trainer.policies.chain import ChainPolicy  # noqa: E402
-from trainer.prompts import PromptEncoder  # noqa: E402
+from config.grpo_config import GRPOConfig
+from config.tree_adv_arguments import TreeAdvArguments
+from dataset.dataset_grpo import build_dataset
+from model.loading import load_policy
+from task.task_loader import load_tasks
+from trainer.engines.sampling import Sampling
+from trainer.engines.transformers_engine import TransformersEngine
+from trainer.methods import METHODS, Batch
+from trainer.policies.chain import ChainPolicy
+from trainer.prompts import PromptEncoder
 
 KINDS = (("entropy", "online"), ("entropy", "retrospective"), ("surprisal", "online"), ("random", "online"),
          ("fixed", "online"))  # fmt: skip

@@ -24,18 +24,18 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-from peft import LoraConfig  # noqa: E402
-from seed_runs import make_runs, table  # noqa: E402
-from transformers import TrainerCallback, set_seed  # noqa: E402
+import torch
+from peft import LoraConfig
+from seed_runs import make_runs, table
+from transformers import TrainerCallback, set_seed
 
-from config.grpo_config import GRPOConfig  # noqa: E402
-from dataset.dataset_grpo import build_dataset  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.rewards.router import task_rewards  # noqa: E402
-from task.task_loader import load_tasks  # noqa: E402
-from trainer.evaluation.predict import predict  # noqa: E402
-from trainer.grpo_ma_trainer import GRPOMATrainer  # noqa: E402
+from config.grpo_config import GRPOConfig
+from dataset.dataset_grpo import build_dataset
+from model.loading import load_policy
+from task.rewards.router import task_rewards
+from task.task_loader import load_tasks
+from trainer.evaluation.predict import predict
+from trainer.grpo_ma_trainer import GRPOMATrainer
 
 METHODS = {
     "grpo": {"method": "grpo", "importance_sampling_level": "token"},

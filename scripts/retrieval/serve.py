@@ -21,8 +21,8 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "retrieval"))
 
-from task.retrieval.bm25 import BM25Retriever  # noqa: E402  (the project's packages need the root first)
-from task.runners.optional import need  # noqa: E402
+from task.retrieval.bm25 import BM25Retriever
+from task.runners.optional import need
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -25,18 +25,18 @@ from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
-import torch  # noqa: E402
-from peft import LoraConfig, get_peft_model  # noqa: E402
-from transformers import Trainer, TrainingArguments, set_seed  # noqa: E402
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import Trainer, TrainingArguments, set_seed
 
-from config.output import check_no_later, checkpoint_to_resume, make_output  # noqa: E402
-from config.parser import RecipeParser  # noqa: E402
-from dataset.dataset_grpo import build_dataset, load_media, read_row  # noqa: E402
-from model.loading import load_policy  # noqa: E402
-from task.parsing.answers import thought_tags  # noqa: E402
-from task.rewards.router import reward_arguments  # noqa: E402
-from task.task_loader import Task, load_tasks  # noqa: E402
-from trainer.run.checkpoints import AllWeights  # noqa: E402
+from config.output import check_no_later, checkpoint_to_resume, make_output
+from config.parser import RecipeParser
+from dataset.dataset_grpo import build_dataset, load_media, read_row
+from model.loading import load_policy
+from task.parsing.answers import thought_tags
+from task.rewards.router import reward_arguments
+from task.task_loader import Task, load_tasks
+from trainer.run.checkpoints import AllWeights
 
 IGNORED = -100
 
