@@ -1,18 +1,14 @@
 """Shared fixtures: one thread, no network, and the small models the tests run on."""
 
 import os
-import sys
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
 
-ROOT = Path(__file__).resolve().parents[1]
-if str(ROOT) not in sys.path:
-    sys.path.insert(0, str(ROOT))
-
 import pytest
+from paths import ROOT
 
 
 @pytest.fixture(scope="session")

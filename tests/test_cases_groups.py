@@ -6,7 +6,7 @@ import random
 import statistics
 
 import pytest
-from test_reward_func import make_task
+from reward_cases import make_task
 from trainer_cases import logged, script, settings, text_rows, text_trainer, thought_tree
 
 from task.rewards.router import task_rewards

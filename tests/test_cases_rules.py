@@ -7,7 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROOT
+from paths import ROOT
 
 from trainer.engines.batch_forward import _cache_argument
 

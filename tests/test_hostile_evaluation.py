@@ -3,13 +3,12 @@
 import json
 import runpy
 import shutil
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from model.loading import load_adapter, load_policy
 
-ROOT = Path(__file__).resolve().parents[1]
 IMAGE = ROOT / "metadata" / "demo" / "trajectory" / "images" / "demo-train-00000.png"
 ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
 

@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
-SCRIPTS = Path(__file__).resolve().parents[1] / "scripts"
+SCRIPTS = ROOT / "scripts"
 
 
 @pytest.mark.parametrize(

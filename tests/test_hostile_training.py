@@ -5,16 +5,15 @@ import json
 import shutil
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from paths import ROOT
 
 from config.output import check_reporters, checkpoint_to_resume, make_output
 from model.loading import load_policy
 from task.rewards.record_check import check_record
 from task.task_loader import load_tasks
 
-ROOT = Path(__file__).resolve().parents[1]
 TYPE = "trajectory-sharerobot"
 ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
 

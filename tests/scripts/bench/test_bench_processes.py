@@ -1,0 +1,18 @@
+"""The benchmark of two processes runs and reports what it promises."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+
+@pytest.mark.slow
+def test_figures_of_two_steps(tmp_path):
+    out = tmp_path / "figures.json"
+    command = [sys.executable, "scripts/bench/processes.py", "--steps", "2", "--rounds", "1", "--json", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=280)
+    figures = json.loads(out.read_text())
+    assert figures["ratio"] == figures["prompts_per_second_2"] / figures["prompts_per_second_1"]
+    assert 1 < figures["cpu_ratio"] < 2.5  # of one step; a process may have the shorter rollouts

@@ -1,0 +1,64 @@
+"""The benchmarks of rollouts and of whole steps run and report what they promise; the plot reads their files."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import pytest
+from paths import ROOT
+
+SIZES = {"grid": 8, "thought": 6, "answer": 3, "text_tokens": 70, "think_num": 2, "answer_num": 2}
+# 16 tokens of the picture and 72 of text; two thoughts, four answers.
+PROMPT, TREE, ROWS = 16 + 72, 2 * 6 + 4 * 3, 4 * (6 + 3)
+
+
+def figures_of(script: str, folder) -> dict:
+    out = folder / f"{script}.json"
+    flags = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
+    command = [sys.executable, f"scripts/bench/{script}.py", *flags, "--rounds", "1", "--json", str(out)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=900)
+    return json.loads(out.read_text())
+
+
+@pytest.mark.slow
+def test_rollout(tmp_path):
+    figures = figures_of("rollout", tmp_path)
+    assert (figures["prompt_tokens"], figures["tree_tokens"], figures["stock_row_tokens"]) == (PROMPT, TREE, ROWS)
+    assert figures["token_ratio"] == pytest.approx((4 * PROMPT + ROWS) / (PROMPT + TREE))
+    assert figures["limit_of_cost"] == pytest.approx(1 / figures["token_ratio"])
+    assert figures["speedup"] == pytest.approx(figures["stock_4_rows_s"] / figures["T2A2_s"])
+    assert figures["cost_vs_T4A1"] == pytest.approx(figures["T2A2_s"] / figures["T2A1_s"])
+    assert figures["cost_vs_stock_T4A1"] == pytest.approx(figures["T2A2_s"] / figures["stock_2_rows_s"])
+
+
+@pytest.mark.slow
+def test_whole_step(tmp_path):
+    figures = figures_of("whole_step", tmp_path)
+    assert (figures["leaves"], figures["unique_tokens"]) == (4, PROMPT + TREE)
+    assert figures["row_tokens"] == 4 * PROMPT + ROWS
+    assert figures["speedup"] == pytest.approx(figures["stock_s"] / figures["ours_s"])
+
+
+def test_the_gpu_preset_says_what_it_needs():
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("a CUDA device is visible")
+    command = [sys.executable, "scripts/bench/train_step.py", "--preset", "gpu"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 2
+    assert "needs a CUDA device and none is visible: use --preset cpu" in done.stderr
+
+
+def test_the_plot_is_a_picture_or_says_what_is_missing(tmp_path):
+    for name in ("rollout", "whole_step"):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"speedup": 3.0, "token_ratio": 6.7}))
+    command = [sys.executable, "scripts/bench/plot.py", *map(str, tmp_path.glob("*.json"))]
+    command += ["--plot", str(tmp_path / "out.png")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    if importlib.util.find_spec("matplotlib") is None:
+        assert done.returncode == 2
+        assert "pip install matplotlib" in done.stderr
+    else:
+        assert (tmp_path / "out.png").read_bytes().startswith(b"\x89PNG")

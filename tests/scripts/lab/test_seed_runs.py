@@ -1,0 +1,35 @@
+"""Tables of runs over seeds: a run is made once, never from one cut short, and means and spreads are right."""
+
+import json
+import sys
+
+import pytest
+from paths import ROOT
+
+sys.path.insert(0, str(ROOT / "scripts" / "lab"))
+from seed_runs import make_runs, table
+
+
+def test_runs_are_made_once_and_their_table_has_means_and_spreads(tmp_path, capsys):
+    made = []
+
+    def run(name, seed):
+        made.append((name, seed))
+        return {"steps": 3, "train_tokens": 100, "em": seed / 10}
+
+    for _ in range(2):
+        make_runs(tmp_path, ["chain", "tree"], [1, 2], 100, run)
+    assert made == [("chain", 1), ("tree", 1), ("chain", 2), ("tree", 2)]
+    found = table(tmp_path, ["chain", "tree", "absent"], ["em"])
+    assert list(found) == ["chain", "tree"]
+    mean, spread, seeds = found["tree"]["em"]
+    assert (round(mean, 12), round(spread, 6), seeds) == (0.15, 0.070711, 2)
+    assert "tree-seed2.json" in capsys.readouterr().out
+
+
+def test_a_run_cut_short_is_not_written_and_an_untrained_one_is(tmp_path):
+    with pytest.raises(SystemExit, match=r"tree-seed1.json not written: stopped after 40 of 100 tokens"):
+        make_runs(tmp_path, ["tree"], [1], 100, lambda name, seed: {"steps": 2, "train_tokens": 40})
+    assert not list(tmp_path.iterdir())
+    make_runs(tmp_path, ["untrained"], [1], 100, lambda name, seed: {"steps": 0, "train_tokens": 0})
+    assert json.loads((tmp_path / "untrained-seed1.json").read_text())["steps"] == 0
