@@ -93,10 +93,10 @@ class TestPlaceholders:
         tree = thought_tree("r7", [[7], [8]], [[[5], [6]], [[5], [pad if t == "pad" else t for t in leaf]]])
         forward = RowForward(module, None, "off", None)
         if "pad" not in leaf:
-            return forward.start(Rollout.of([prompt], [tree], 4))
+            return forward.start(Rollout.from_trees([prompt], [tree], 4))
         sentence = "record 'r7' with its completions has 392 image placeholder tokens for 391 image features"
         with pytest.raises(ValueError, match=sentence):
-            forward.start(Rollout.of([prompt], [tree], 4))
+            forward.start(Rollout.from_trees([prompt], [tree], 4))
 
     @pytest.mark.parametrize("kind", ["image", "video"])
     def test_a_placeholder_without_any_medium_is_reported(self, module, kind):

@@ -98,7 +98,7 @@ class TreeGeneration:
         with self._generating(self.temperature) as engine, self._rollout_bar as engine.progress:
             trees = engine.grow(encoded, self._batch_policy, ids)
         prompts = [prompt or self.encoder.blank() for prompt in encoded]
-        self._rollout = Rollout.of(prompts, trees, leaves, self.eos_token_ids[0])
+        self._rollout = Rollout.from_trees(prompts, trees, leaves, self.eos_token_ids[0])
         self.forward.start(self._rollout)
         self._partition = partition(self._rollout, args.steps_per_generation, args.gradient_accumulation_steps)
         self._prefetch()

@@ -25,7 +25,7 @@ class Rollout:
     row_leaf: list[int]
 
     @classmethod
-    def of(cls, prompts: list[EncodedPrompt], trees: list[Tree], leaves: int, eos_id: int = 0) -> Rollout:
+    def from_trees(cls, prompts: list[EncodedPrompt], trees: list[Tree], leaves: int, eos_id: int = 0) -> Rollout:
         """Rows of `trees`, `leaves` a tree (see `leaf_rows`); a tree with fewer gets failed ones of one `eos_id`."""
         for tree in trees:
             fill_up(tree, leaves, eos_id)

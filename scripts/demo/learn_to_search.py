@@ -34,7 +34,7 @@ from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.evaluation.predict import predict
 from trainer.policies.agent.build import agent_policy
-from trainer.policies.agent.step import Shape
+from trainer.policies.agent.step import TreeShape
 
 FIRST_SEED, WORLDS = 1000, 12
 CLEAN = Faults(careless=0.3)
@@ -121,7 +121,7 @@ def measure(folder: Path, temperature: float, count: int | None = None) -> dict[
     settings = {"retriever": str(FOLDER / "corpus.jsonl"), "top_k": TOP_K}
 
     def policy_of(task, records):
-        return agent_policy(AGENT, records, tasks, tokenizer, module, settings, shape=Shape(1), length=LENGTH)
+        return agent_policy(AGENT, records, tasks, tokenizer, module, settings, shape=TreeShape(1), length=LENGTH)
 
     rows = rows.select(range(count)) if count else rows
     limits = {"max_new_tokens": LENGTH, "batch_size": 100, "seed": 0}

@@ -41,7 +41,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
 from checkpoint_table import checkpoints_of, curves, metrics_table, write_by_step
 from eval_processes import Processes
-from eval_settings import parse_arguments, settings_of
+from eval_settings import fingerprinted_settings, parse_arguments
 from prediction_files import PredictionFiles, line_of, write_json
 
 
@@ -120,7 +120,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
     from trainer.evaluation.item_metrics import UNSCORED
     from trainer.evaluation.summary import intervals, summarise
 
-    settings = settings_of(args, rows, tasks)
+    settings = fingerprinted_settings(args, rows, tasks)
     files = PredictionFiles(Path(args.output_dir))
     together(processes, lambda: files.prepare(settings, args.overwrite))
     records = range(processes.index, len(rows), processes.count)

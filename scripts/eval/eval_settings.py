@@ -82,7 +82,7 @@ def _check(args: argparse.Namespace) -> None:
             raise ValueError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
 
 
-def settings_of(args: argparse.Namespace, rows, tasks: dict) -> dict:
+def fingerprinted_settings(args: argparse.Namespace, rows, tasks: dict) -> dict:
     """What the predictions depend on, and a fingerprint: sha256 over settings, files of model and tasks, and rows.
 
     The files are those of the model or, without one, of the base that the adapter names; of the adapter; and of each

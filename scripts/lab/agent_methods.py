@@ -40,7 +40,7 @@ from trainer.evaluation.item_metrics import samples_of
 from trainer.evaluation.predict import predict
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.policies.agent.build import agent_policy, settings_of
-from trainer.policies.agent.step import Shape
+from trainer.policies.agent.step import TreeShape
 
 RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
 PROMPTS = 16  # a step
@@ -120,7 +120,7 @@ def evaluate(trainer, temperature: float, seed: int) -> dict:
 
     def policy_of(task, records):
         made_with = (args, records, tasks, trainer.processing_class, trainer.module, settings_of(args))
-        return agent_policy(*made_with, shape=Shape(1), length=args.max_completion_length)
+        return agent_policy(*made_with, shape=TreeShape(1), length=args.max_completion_length)
 
     with trainer._generating(temperature=temperature) as engine:
         settings = {"max_new_tokens": args.max_completion_length, "batch_size": 100, "policy_of": policy_of}

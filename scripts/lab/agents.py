@@ -35,8 +35,8 @@ from task.task_loader import load_tasks
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.agent.build import agent_policy
-from trainer.policies.agent.observation import Seen
-from trainer.policies.agent.step import Shape
+from trainer.policies.agent.observation import TurnOutcome
+from trainer.policies.agent.step import TreeShape
 
 CHAINS = 4  # a prompt, to measure what a chain costs
 
@@ -53,7 +53,7 @@ class Bench:
         self.prompts = [self.module.encode(record["messages"]) for record in self.records]
         self.settings = {"retriever": str(ROOT / args.retriever), "top_k": 3}
 
-    def grow(self, shape: Shape, max_calls: int = 16, count: int | None = None):
+    def grow(self, shape: TreeShape, max_calls: int = 16, count: int | None = None):
         """(trees, the engine's counts, seconds)."""
         limits = TreeGRPOArguments(max_turns=4, max_turn_length=64, max_observation_length=128)
         records, prompts = self.records[:count], self.prompts[:count]
@@ -72,13 +72,13 @@ class Bench:
 
 def cost(tree) -> tuple[int, int, int]:
     """(sampled tokens, turns that called a tool, calls that were made) of one tree."""
-    seen = [node.extra for node in tree.nodes if isinstance(node.extra, Seen)]
+    seen = [node.extra for node in tree.nodes if isinstance(node.extra, TurnOutcome)]
     tokens = sum(len(node.token_ids) for node in tree.nodes if node.sampled)
     return tokens, sum(one.calls + one.reused for one in seen), sum(one.calls for one in seen)
 
 
-def budget(bench: Bench, shape: Shape) -> dict:
-    chains, _, _ = bench.grow(Shape(CHAINS))
+def budget(bench: Bench, shape: TreeShape) -> dict:
+    chains, _, _ = bench.grow(TreeShape(CHAINS))
     trees, counts, _ = bench.grow(shape)
     hops = [record["extra"].get("hops", 0) for record in bench.records]
     chain_cost, tree_cost = defaultdict(list), defaultdict(list)
@@ -102,7 +102,7 @@ def budget(bench: Bench, shape: Shape) -> dict:
     return {"leaves": shape.leaves, "recomputed_tokens": counts["recomputed_tokens"], "hops": table}
 
 
-def latency(bench: Bench, shape: Shape) -> dict:
+def latency(bench: Bench, shape: TreeShape) -> dict:
     """Seconds of the same rollouts with calls side by side and one after another."""
     search = SearchEnvironment.search
 
@@ -142,7 +142,7 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(args)
-    shape = Shape(*args.shape)
+    shape = TreeShape(*args.shape)
     figures = {"shape": list(args.shape), "budget": budget(bench, shape), "latency": latency(bench, shape)}
     _show(figures)
     if args.json:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 
 from task.rewards.frames import frame_size
-from task.rewards.time_limit import TimeIsUp, time_limit
+from task.rewards.time_limit import RewardTimeout, time_limit
 from task.task_loader import Task, get_task
 
 KINDS = ("format", "accuracy")
@@ -162,7 +162,7 @@ class TaskReward:
             sol, keywords = reward_arguments(task, record, image_size, processed_size, self.thought_end)
             with time_limit(self.timeout):
                 result = reward(completion, sol, **keywords)
-        except TimeIsUp:
+        except RewardTimeout:
             self._report(task, record, TimeoutError(f"no answer within reward_timeout={self.timeout:g} s"))
             return "timeout", {}
         except (Exception, SystemExit) as error:
@@ -215,7 +215,7 @@ class CheckedReward:
         try:
             with time_limit(self.timeout):
                 values = self.function(prompts=prompts, completions=completions, **keywords)
-        except TimeIsUp:
+        except RewardTimeout:
             log_metric = keywords.get("log_metric") or (lambda *metric: None)
             log_metric(f"rewards/{self.__name__}/timeout", float(len(completions)))
             print(

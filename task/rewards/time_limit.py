@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class TimeIsUp(BaseException):
+class RewardTimeout(BaseException):
     """Raised inside the code that took too long; no `except Exception` of a reward can swallow it."""
 
 
 @contextmanager
 def time_limit(seconds: float | None) -> Iterator[None]:
-    """Raises TimeIsUp in the block when it takes longer than `seconds` (None: no limit).
+    """Raises RewardTimeout in the block when it takes longer than `seconds` (None: no limit).
 
     It is the process's one alarm: outside the main thread, and while another alarm is set, there is no limit. Python
     code, regular expressions, sleeps and waits are interrupted; a call into a C library that never returns is not, and
@@ -26,7 +26,7 @@ def time_limit(seconds: float | None) -> Iterator[None]:
         return
 
     def stop(number, frame):
-        raise TimeIsUp
+        raise RewardTimeout
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)

@@ -80,14 +80,14 @@ class TestRows:
         assert leaf_rows(failed, 4) == [0, 0, 0, 0]
 
     def test_a_row_knows_its_thought_whether_it_closed_and_its_tokens(self, tree):
-        rollout = Rollout.of([None], [tree], 6)
+        rollout = Rollout.from_trees([None], [tree], 6)
         assert [rollout.root(row) for row in range(6)] == [0, 0, 1, 1, 2, 2]
         assert [rollout.closed(row) for row in range(6)] == [True] * 4 + [False] * 2
         assert rollout.completion(1) == [1, 2, 6, 7]
         assert rollout.per_token(1, lambda node: node.kind) == ["thought", "thought", "answer", "answer"]
 
     def test_two_trees_keep_their_rows_apart(self, tree):
-        rollout = Rollout.of([None, None], [tree, thought_tree("q", [[1], [2]], [[[3], [4], [5]]] * 2)], 6)
+        rollout = Rollout.from_trees([None, None], [tree, thought_tree("q", [[1], [2]], [[[3], [4], [5]]] * 2)], 6)
         assert rollout.row_tree == [0] * 6 + [1] * 6
         assert rollout.completion(6) == [1, 3]
 
@@ -95,7 +95,7 @@ class TestRows:
         tree = Tree("o", [Node(PROMPT, "step", [1, 2], logprobs=[-0.5, -0.25])])
         tree.add(Node(0, "observation", [3, 3, 3], sampled=False))
         tree.add(Node(1, "step", [4], logprobs=[-2.0]))
-        rollout = Rollout.of([None], [tree], 1)
+        rollout = Rollout.from_trees([None], [tree], 1)
         assert rollout.logprobs(0) == [-0.5, -0.25, 0.0, 0.0, 0.0, -2.0]
         assert rollout.per_token(0, lambda node: int(node.sampled)) == [1, 1, 0, 0, 0, 1]
 
@@ -105,7 +105,7 @@ class TestSums:
         return type("Prompt", (), {"ids": list(range(length))})()
 
     def test_counts_of_a_hand_made_rollout(self, tree):
-        sums = rollout_sums(Rollout.of([self.prompt(10)], [tree], 6))
+        sums = rollout_sums(Rollout.from_trees([self.prompt(10)], [tree], 6))
         assert sums["tokens/generated"] == (12, 1)
         assert sums["tokens/unique"] == (22, 1)
         assert sums["tokens/trained"] == (6 * 10 + 15 + 3, 1)
@@ -116,16 +116,16 @@ class TestSums:
 
     def test_a_failed_prompt_counts_as_failed_and_in_no_length(self, tree):
         failed = Tree("f", [Node(PROMPT, "thought", [0], sampled=False, status="failed")])
-        sums = rollout_sums(Rollout.of([self.prompt(10), self.prompt(3)], [tree, failed], 6))
+        sums = rollout_sums(Rollout.from_trees([self.prompt(10), self.prompt(3)], [tree, failed], 6))
         assert sums["rollout/failed_share"] == (1, 2)
         assert sums["thought/length"] == (6, 3)
 
     def test_all_processes_report_the_same_names_whatever_failed(self, tree):
         """The sums are reduced over the processes in one collective: different names would hang or mix them up."""
         failed = Tree("f", [Node(PROMPT, "thought", [0], sampled=False, status="failed")])
-        good, lost = (rollout_sums(Rollout.of([self.prompt(4)], [t], 6)) for t in (tree, failed))
+        good, lost = (rollout_sums(Rollout.from_trees([self.prompt(4)], [t], 6)) for t in (tree, failed))
         assert list(good) == list(lost)
 
     def test_chains_have_no_thoughts_to_report(self):
-        sums = rollout_sums(Rollout.of([self.prompt(4)], [chain_tree("c", [[1], [2]])], 2))
+        sums = rollout_sums(Rollout.from_trees([self.prompt(4)], [chain_tree("c", [[1], [2]])], 2))
         assert not any(name.startswith(("thought/", "answer/")) for name in sums)

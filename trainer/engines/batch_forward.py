@@ -17,7 +17,7 @@ FORKABLE = {"full_attention", "sliding_attention"}
 
 
 @dataclass(frozen=True)
-class Unfed:
+class PendingTokens:
     """Tokens that go below what a row already holds.
 
     Args:
@@ -95,7 +95,7 @@ class BatchForward:
         self.next_position = torch.cat([self.next_position, torch.tensor(next_positions, device=self.device)])
         self._set_pads([max(own) - slots for slots in own])
 
-    def extend(self, rows: list[Unfed]) -> tuple[list[Tensor], Tensor]:
+    def extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], Tensor]:
         """Feeds all tokens of rows that are not live, in one pass.
 
         Returns the keys and values (m, F) of each row's new tokens, and the logits (A, V) after its last one.

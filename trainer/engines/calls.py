@@ -20,7 +20,7 @@ class Arrival:
 
 
 @dataclass(frozen=True)
-class _Out:
+class _PendingCall:
     prompt: int
     node: int
     step: int
@@ -43,7 +43,7 @@ class Calls:
     def __init__(self, limit: int, blank_id: int):
         self.blank_id = blank_id
         self._pool = ThreadPoolExecutor(limit, thread_name_prefix="calls")
-        self._out: list[_Out] = []
+        self._pending: list[_PendingCall] = []
 
     def __enter__(self) -> Calls:
         return self
@@ -52,23 +52,23 @@ class Calls:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def __bool__(self) -> bool:
-        return bool(self._out)
+        return bool(self._pending)
 
     @property
     def prompts(self) -> set[int]:
         """The prompts that wait for a call."""
-        return {out.prompt for out in self._out}
+        return {call.prompt for call in self._pending}
 
     def submit(self, prompt: int, node: int, call: Call, step: int) -> None:
-        self._out.append(_Out(prompt, node, step, self._pool.submit(call.run)))
+        self._pending.append(_PendingCall(prompt, node, step, self._pool.submit(call.run)))
 
     def arrivals(self, step: int, idle: bool) -> list[Arrival]:
         """The calls that come back at this step, waited for, in the order in which they were made."""
         if not idle and step % EVERY:
             return []
-        due = [out for out in self._out if idle or out.step <= step - EVERY]
-        self._out = [out for out in self._out if out not in due]
-        return [Arrival(out.prompt, out.node, self._observed(out.future)) for out in due]
+        due = [call for call in self._pending if idle or call.step <= step - EVERY]
+        self._pending = [call for call in self._pending if call not in due]
+        return [Arrival(call.prompt, call.node, self._observed(call.future)) for call in due]
 
     def _observed(self, future: Future) -> Observed:
         try:

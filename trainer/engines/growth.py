@@ -213,9 +213,9 @@ class Growth:
         known = {place: self.parked.border(*place) for place in places}
         missing = [place for place in places if known[place] is None]
         if missing:
-            states, logits = self.forward.extend([self.parked.unfed(*place) for place in missing])
+            states, logits = self.forward.extend([self.parked.pending(*place) for place in missing])
             self.stats["steps"] += 1
             for place, new, after in zip(missing, states, logits, strict=True):
-                self.parked.fed(*place, new)
+                self.parked.store(*place, new)
                 known[place] = after
         return [known[fork.prompt, fork.node] for fork in forks]

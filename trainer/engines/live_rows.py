@@ -46,7 +46,7 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Left:
+class FinishedRow:
     """A row that has nothing to sample: a leaf, or a node that waits for a call."""
 
     row: int
@@ -138,7 +138,7 @@ class LiveRows:
         self.columns += 1
         self._write(slice(None), tokens, logprobs, entropies)
 
-    def finish(self, policy: Policy) -> list[Left]:
+    def finish(self, policy: Policy) -> list[FinishedRow]:
         """Closes the nodes that ended with the last token, asks the policy what follows; names rows to `drop`."""
         column = self.columns - 1
         may_end = self._ends[self._table, self._tokens[:, column]] | (self._last == column)
@@ -155,10 +155,10 @@ class LiveRows:
             if isinstance(following, Segment):
                 row.fork = Fork(row.prompt, row.node, following)
             else:
-                left.append(Left(index, row.prompt, row.node, following))
+                left.append(FinishedRow(index, row.prompt, row.node, following))
         return left
 
-    def drop(self, left: list[Left]) -> list[int]:
+    def drop(self, left: list[FinishedRow]) -> list[int]:
         """Gives up rows; the last rows move into the holes. Returns the sources."""
         leaving = {row.row for row in left}
         count = len(self.rows) - len(leaving)
@@ -219,7 +219,7 @@ class LiveRows:
     def _ended(self, row: Row, token_ids: list[int]) -> str | None:
         """How the row's node ended with its last token; closing comes before the end of sequence and the limit."""
         newest = token_ids[-1]
-        if any(matcher.candidates[newest] and matcher.found([*row.above, *token_ids]) for matcher in row.matchers):
+        if any(matcher.candidates[newest] and matcher.matches([*row.above, *token_ids]) for matcher in row.matchers):
             return "stop"
         if newest in self.eos_ids:
             return "eos"

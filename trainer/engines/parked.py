@@ -7,7 +7,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from trainer.engines.batch_forward import BatchForward, Unfed
+from trainer.engines.batch_forward import BatchForward, PendingTokens
 from trainer.tree import PROMPT, Node, Tree
 
 
@@ -55,7 +55,7 @@ class Parked:
         whole = torch.cat(self._states[prompt][node])
         self._states[prompt][node], self._states[prompt][tail] = [whole[:at]], [whole[at:]]
 
-    def unfed(self, prompt: int, node: int) -> Unfed:
+    def pending(self, prompt: int, node: int) -> PendingTokens:
         """The tokens down to `node` whose states are not here yet; the last one again if all of them are."""
         nodes = self._nodes(prompt, node)
         states, ids = self.row(prompt, node), [token for below in nodes for token in below.token_ids]
@@ -67,10 +67,10 @@ class Parked:
             if below.media is not None and depth >= held:
                 media.append(below.media)
             depth += len(below.token_ids)
-        return Unfed(states[: above + held], ids[held:], self._positions(prompt, nodes)[..., held:], media)
+        return PendingTokens(states[: above + held], ids[held:], self._positions(prompt, nodes)[..., held:], media)
 
-    def fed(self, prompt: int, node: int, states: Tensor) -> None:
-        """Keeps the states (m, F) of the tokens that `unfed` named, where they are new."""
+    def store(self, prompt: int, node: int, states: Tensor) -> None:
+        """Keeps the states (m, F) of the tokens that `pending` named, where they are new."""
         while missing := self._count(prompt, node) - (self._held(prompt, node) or 0):
             states, new = states.split([len(states) - missing, missing])
             self._states[prompt].setdefault(node, []).append(new)

@@ -36,7 +36,7 @@ class StopMatcher:
         # A token that is not silent brings at least one byte; one more keeps a leading space from being stripped.
         self.tail = len(stop.encode()) + 1
 
-    def found(self, token_ids: list[int]) -> bool:
+    def matches(self, token_ids: list[int]) -> bool:
         """Whether the text of `token_ids` contains the stop string, given that it did not before the last token."""
         tail = []
         for token in reversed(token_ids):

@@ -23,26 +23,27 @@ KINDS = ("pixel_values", "pixel_values_videos")
 SIDE = 56  # pixels
 
 
-def kinds_of(items: Iterable[EncodedPrompt]) -> list[bool]:
+def media_kinds(items: Iterable[EncodedPrompt]) -> list[bool]:
     """Whether each of `KINDS` is among the media of prompts and observations."""
     found = {key for item in items for key in item.media}
     return [kind in found for kind in KINDS]
 
 
-def kinds_in(rollout: Rollout) -> list[bool]:
+def rollout_media_kinds(rollout: Rollout) -> list[bool]:
     """The same of all prompts and observations of a generation."""
     seen = [node.media for tree in rollout.trees for node in tree.nodes if node.media is not None]
-    return kinds_of([*rollout.prompts, *seen])
+    return media_kinds([*rollout.prompts, *seen])
 
 
-def missing(items: Iterable[EncodedPrompt], idle: dict[str, EncodedPrompt]) -> list[EncodedPrompt]:
-    """The prompts of `idle` (kind -> prompt) whose kind the `items` of a pass lack."""
-    return [idle[kind] for kind, there in zip(KINDS, kinds_of(items), strict=True) if kind in idle and not there]
+def missing_dummies(items: Iterable[EncodedPrompt], dummies: dict[str, EncodedPrompt]) -> list[EncodedPrompt]:
+    """The prompts of `dummies` (kind -> prompt) whose kind the `items` of a pass lack."""
+    present = dict(zip(KINDS, media_kinds(items), strict=True))
+    return [dummies[kind] for kind in KINDS if kind in dummies and not present[kind]]
 
 
-def add_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
+def add_dummy_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
     """The plan with one more prompt behind its slots that no row continues."""
-    device, count = plan.tout.device, len(prompt.ids)
+    device, count = plan.subtree_end.device, len(prompt.ids)
     positions = prompt.position_ids.to(device)
     positions = positions[:, None] if positions.dim() == 2 else positions[None]
     return dataclasses.replace(
@@ -50,12 +51,12 @@ def add_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
         input_ids=torch.cat([plan.input_ids, torch.tensor([prompt.ids], device=device)], dim=-1),
         shift_labels=F.pad(plan.shift_labels, (0, count), value=IGNORED),
         position_ids=torch.cat([plan.position_ids, positions], dim=-1),
-        tout=F.pad(plan.tout, (0, count), value=plan.slots + count),
+        subtree_end=F.pad(plan.subtree_end, (0, count), value=plan.slots + count),
         prompts=[*plan.prompts, prompt],
     )
 
 
-def add_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) -> tuple[torch.Tensor, torch.Tensor]:
+def add_dummy_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) -> tuple[torch.Tensor, torch.Tensor]:
     """(B+1, P+T) input ids and attention mask with one more row: the prompt, and none of the T = `width` tokens behind.
 
     Rows are padded on the left, all of them where the prompt is longer than P.
@@ -68,7 +69,7 @@ def add_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) -> tup
     return rows[0], rows[1]
 
 
-def idle_prompt(module: VLMModule, kind: str) -> EncodedPrompt:
+def dummy_prompt(module: VLMModule, kind: str) -> EncodedPrompt:
     """A user turn with nothing but a small picture, or a video of two."""
     picture = Image.new("RGB", (SIDE, SIDE))
     part, *media = ("image", [picture], []) if kind == "pixel_values" else ("video", [], [[picture, picture]])

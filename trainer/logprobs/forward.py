@@ -13,7 +13,14 @@ import numpy as np
 import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
-from trainer.logprobs.dummy_media import KINDS, add_row, add_to_plan, idle_prompt, kinds_in, missing
+from trainer.logprobs.dummy_media import (
+    KINDS,
+    add_dummy_row,
+    add_dummy_to_plan,
+    dummy_prompt,
+    missing_dummies,
+    rollout_media_kinds,
+)
 from trainer.logprobs.packing import Plan, build_plans, completion_offsets, packed_forward
 from trainer.logprobs.tree_attention import use_tree_attention
 from trainer.rollout import Rollout
@@ -32,7 +39,7 @@ class RowForward:
         max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
         largest: the largest of a number over all processes. Where rows are cut, every process then makes as many
             forward passes: a process with fewer would leave the others waiting (DDP and ZeRO talk in each).
-        processes: of the run; with several, all have the same kinds of media in every pass (`idle_media`).
+        processes: of the run; with several, all have the same kinds of media in every pass (`dummy_media`).
 
     Raises:
         ValueError: "on" with an attention implementation that cannot take a tree mask.
@@ -58,7 +65,7 @@ class RowForward:
                 warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
                 self.sharing = False
         self._rollout: Rollout | None = None
-        self._idle: dict[str, EncodedPrompt] = {}
+        self._dummies: dict[str, EncodedPrompt] = {}
         self._plans: dict[tuple[int, ...], list[Plan]] = {}
 
     def start(self, rollout: Rollout) -> None:
@@ -72,10 +79,11 @@ class RowForward:
             sampled = (token for node in tree.nodes if node.media is None for token in node.token_ids)
             name = f"record {tree.prompt_id!r} with its completions"
             self.module.check_media([*prompt.ids, *sampled], prompt.media, name)
-        self._rollout, self._plans, self._idle = rollout, {}, {}
+        self._rollout, self._plans, self._dummies = rollout, {}, {}
         if self.processes > 1:
-            wanted = [kind for kind, there in zip(KINDS, kinds_in(rollout), strict=True) if self.largest(int(there))]
-            self._idle = {kind: idle_prompt(self.module, kind) for kind in wanted}
+            present = zip(KINDS, rollout_media_kinds(rollout), strict=True)
+            anywhere = [kind for kind, here in present if self.largest(int(here))]
+            self._dummies = {kind: dummy_prompt(self.module, kind) for kind in anywhere}
 
     def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
         """(B, T) log-probs and entropies of the given rows; `input_ids`, `attention_mask` (B, P+T), T = `width`."""
@@ -87,10 +95,10 @@ class RowForward:
         """The same, one row a leaf."""
         prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
         observations = [self._rollout.observations(row) for row in rows]
-        idle = missing([*prompts, *(seen for found in observations for _, seen in found)], self._idle)
-        for prompt in idle:
-            input_ids, attention_mask = add_row(prompt, input_ids, attention_mask, width)
-        prompts, observations = [*prompts, *idle], [*observations, *[()] * len(idle)]
+        dummies = missing_dummies([*prompts, *(seen for found in observations for _, seen in found)], self._dummies)
+        for prompt in dummies:
+            input_ids, attention_mask = add_dummy_row(prompt, input_ids, attention_mask, width)
+        prompts, observations = [*prompts, *dummies], [*observations, *[()] * len(dummies)]
         logps, entropies = dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
@@ -127,14 +135,15 @@ class RowForward:
                 device,
                 [self._rollout.observations(row) for row in rows],
             )
-            plans = [functools.reduce(add_to_plan, missing(plan.prompts, self._idle), plan) for plan in plans]
+            dummies = [missing_dummies(plan.prompts, self._dummies) for plan in plans]
+            plans = [functools.reduce(add_dummy_to_plan, *pair) for pair in zip(dummies, plans, strict=True)]
             if self.max_slots is not None:
-                plans += [_idle(plans)] * (self.largest(len(plans)) - len(plans))
+                plans += [_dummy_plan(plans)] * (self.largest(len(plans)) - len(plans))
             self._plans[rows] = plans
         return self._plans[rows]
 
 
-def _idle(plans: list[Plan]) -> Plan:
+def _dummy_plan(plans: list[Plan]) -> Plan:
     """The smallest of the plans once more, for no row: a forward pass that changes neither values nor gradients."""
     smallest = min(plans, key=lambda plan: plan.slots)
     return dataclasses.replace(smallest, slot_of=torch.full_like(smallest.slot_of, -1))

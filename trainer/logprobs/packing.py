@@ -6,10 +6,10 @@ input, and each slot has exactly one label. A prompt of P tokens gives P - 1 sha
 token is the input of the first completion tokens. Rows whose prompts agree in tokens and media merge, others never do.
 
     rows [7 8 5] and [7 8 6] on the prompt [1 2 3]
-    slot    0  1  2  3  4  5
-    input   1  2  3  7  8  8
-    label   -  -  7  8  5  6
-    tout    6  6  6  6  5  6     slot q sees slot k when k <= q < tout[k]
+    slot         0  1  2  3  4  5
+    input        1  2  3  7  8  8
+    label        -  -  7  8  5  6
+    subtree_end  6  6  6  6  5  6     slot q sees slot k when k <= q < subtree_end[k]
 
 Slots stand depth-first: rows are sorted, and a row adds the slots past what it has in common with the row before.
 
@@ -48,7 +48,7 @@ class Plan:
         input_ids: (1, N) long.
         shift_labels: (1, N) long, the token each slot predicts; -100 on slots inside a prompt.
         position_ids: (3, 1, N) long for models with three position axes, else (1, N).
-        tout: (N,) long, one past the last slot below each slot, itself included.
+        subtree_end: (N,) long, one past the last slot below each slot, itself included.
         slot_of: (R, T) long, slot of each completion token of every row of the micro-batch; -1 on padding and on rows
             that another plan of the micro-batch holds.
         prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each go
@@ -58,28 +58,28 @@ class Plan:
     input_ids: torch.Tensor
     shift_labels: torch.Tensor
     position_ids: torch.Tensor
-    tout: torch.Tensor
+    subtree_end: torch.Tensor
     slot_of: torch.Tensor
     prompts: list[EncodedPrompt]
 
     @property
     def slots(self) -> int:
-        return self.tout.numel()
+        return self.subtree_end.numel()
 
     def attention_mask(self) -> torch.Tensor:
         """(1, 1, N, N) bool, True where a query slot (row) sees a key slot (column)."""
-        slot = torch.arange(self.slots, device=self.tout.device)
-        return ((slot <= slot[:, None]) & (slot[:, None] < self.tout))[None, None]
+        slot = torch.arange(self.slots, device=self.subtree_end.device)
+        return ((slot <= slot[:, None]) & (slot[:, None] < self.subtree_end))[None, None]
 
     @functools.cached_property
     def block_mask(self) -> BlockMask:
         """The same mask for flex_attention; built once, for the old, reference and policy passes."""
-        tout = self.tout
+        subtree_end = self.subtree_end
 
         def sees(batch, head, query, key):
-            return (key <= query) & (query < tout[key])
+            return (key <= query) & (query < subtree_end[key])
 
-        return create_block_mask(sees, None, None, self.slots, self.slots, device=tout.device)
+        return create_block_mask(sees, None, None, self.slots, self.slots, device=subtree_end.device)
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Values per slot (1, N) -> values per completion token (R, T), 0 where `slot_of` is -1."""
@@ -176,7 +176,7 @@ def _slot_values(callees, module, plan, bare_model):
 def _mask_for(attention: str, plan: Plan, dtype: torch.dtype) -> torch.Tensor | BlockMask:
     """The mask in the form the language model's attention takes; any 4-D mask reaches it untouched."""
     if attention == TREE_ATTENTION:
-        return plan.block_mask if plan.tout.is_cuda else plan.tout[None, None, None]
+        return plan.block_mask if plan.subtree_end.is_cuda else plan.subtree_end[None, None, None]
     if attention == "eager":
         return torch.where(plan.attention_mask(), 0.0, torch.finfo(dtype).min).to(dtype)
     return plan.attention_mask()
@@ -296,12 +296,13 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
         with_media += [seen for at, seen in rows.observations[start + i] if at >= shared[i]]
     axes = [prompt.position_ids.reshape(-1, len(prompt.ids)).cpu().numpy() for prompt in used]
     slots, (row, at) = int(starts[-1]), np.nonzero(begins & inside)  # one (row, depth) a completion slot, in slot order
-    inputs, labels, tout = np.empty(slots, np.int64), np.full(slots, IGNORED, np.int64), np.empty(slots, np.int64)
+    inputs, subtree_end = np.empty(slots, np.int64), np.empty(slots, np.int64)
+    labels = np.full(slots, IGNORED, np.int64)
     positions = np.empty((len(axes[0]), slots), np.int64)
     blocks = np.append(np.flatnonzero(first), count)
     for i, prompt in enumerate(used):
         here = slice(starts[blocks[i]], starts[blocks[i]] + len(prompt.ids) - 1)
-        inputs[here], positions[:, here], tout[here] = prompt.ids[:-1], axes[i][:, :-1], starts[blocks[i + 1]]
+        inputs[here], positions[:, here], subtree_end[here] = prompt.ids[:-1], axes[i][:, :-1], starts[blocks[i + 1]]
 
     here, of = offset[row] + at, np.cumsum(first)[row] - 1
     last_token, last_position = np.array([p.ids[-1] for p in used]), np.stack([x[:, -1] for x in axes], axis=1)
@@ -309,12 +310,12 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
     offsets = np.broadcast_to(rows.offsets, (len(axes[0]), len(rows.lengths), tokens.shape[1]))[:, start:end]
     after = np.array([p.next_position for p in used])[of] + offsets[:, row, at - 1]
     positions[:, here] = np.where(at == 0, last_position[:, of], after)
-    labels[here], tout[here] = tokens[row, at], starts[parting[row, at]]
+    labels[here], subtree_end[here] = tokens[row, at], starts[parting[row, at]]
 
     slot_of = np.full(shape, -1, np.int64)
     slot_of[rows.order[start:end], : slot.shape[1]] = slot[:, : shape[1]]
-    inputs, labels, positions, tout, slot_of = (
-        torch.from_numpy(x).to(device) for x in (inputs[None], labels[None], positions, tout, slot_of)
+    inputs, labels, positions, subtree_end, slot_of = (
+        torch.from_numpy(x).to(device) for x in (inputs[None], labels[None], positions, subtree_end, slot_of)
     )
     positions = positions[:, None] if len(positions) > 1 else positions
-    return Plan(inputs, labels, positions, tout, slot_of, with_media)
+    return Plan(inputs, labels, positions, subtree_end, slot_of, with_media)

@@ -1,12 +1,12 @@
-"""Attention over a packed forest, where a slot sees its ancestors and itself and nothing else.
+"""Attention over a packed forest: each slot attends to its ancestors and itself, and to nothing else.
 
-Slots stand in depth-first order, so the slots below slot k are the interval [k, tout[k]) and the whole mask is one
-number a slot: q sees k exactly when k <= q < tout[k].
+Slots are in depth-first order, so the subtree of slot k is the interval [k, subtree_end[k]), and one number per slot
+describes the whole mask: query q attends to key k exactly when k <= q < subtree_end[k].
 
-`tree_attention` is registered with Transformers under that name and takes three kinds of mask:
-- `tout` as int64 (1, 1, 1, N): work and memory grow with N times the depth, not with N squared. Any device, exact;
-- a `BlockMask`: torch's flex_attention, compiled on a GPU (its CPU version has no backward);
-- anything else: Transformers' own sdpa. So the model may keep this implementation while it generates or is evaluated.
+`tree_attention` is registered with Transformers under that name and accepts three kinds of mask:
+- `subtree_end` as int64 (1, 1, 1, N): exact, on any device; time and memory grow with N * depth instead of N^2;
+- a `BlockMask`: torch's flex_attention, compiled on a GPU (its CPU version has no backward pass);
+- anything else: Transformers' own sdpa, so the model can keep this implementation for generation and evaluation.
 """
 
 # N slots, H heads, D head size
@@ -25,21 +25,22 @@ NAME = "tree_attention"
 QUERY_BLOCK = 128  # measured on a CPU core: 64 to 256 are alike, 512 spends a quarter more on masked pairs
 
 
-def interval_attention(query, key, value, tout, scale=None, dropout=0.0) -> torch.Tensor:
+def interval_attention(query, key, value, subtree_end, scale=None, dropout=0.0) -> torch.Tensor:
     """Ancestor attention of query (1, H, N, D) on key, value (1, H / groups, N, D) -> (1, H, N, D).
 
-    A block of queries [start, end) can see the ancestors of slot `start` and its own slots, wherever the cuts fall: an
-    ancestor k < start of a later q in the block has k < start <= q < tout[k], so it is an ancestor of `start` too.
+    A block of queries [start, end) needs only the ancestors of slot `start` and its own slots, wherever the blocks are
+    cut: an ancestor k < start of a later q in the block satisfies k < start <= q < subtree_end[k], so it is an ancestor
+    of `start` too.
     """
     heads, slots, kv_heads = query.shape[1], query.shape[2], key.shape[1]
     groups = heads // kv_heads
     blocks = []
     for start in range(0, slots, QUERY_BLOCK):
         end = min(start + QUERY_BLOCK, slots)
-        above = (tout[:start] > start).nonzero().squeeze(1)
-        own = torch.arange(start, end, device=tout.device)
+        above = (subtree_end[:start] > start).nonzero().squeeze(1)
+        own = torch.arange(start, end, device=subtree_end.device)
         seen = torch.cat([above, own])
-        mask = (seen <= own[:, None]) & (own[:, None] < tout[seen])
+        mask = (seen <= own[:, None]) & (own[:, None] < subtree_end[seen])
         keys, values = (torch.cat([x.index_select(2, above), x[:, :, start:end]], dim=2) for x in (key, value))
         # Heads that share keys become more queries of one head: no copy of the keys per head.
         folded = query[:, :, start:end].reshape(1, kv_heads, groups * (end - start), -1)

@@ -36,7 +36,7 @@ def case(tmp_path):
         args = eval_settings.parse_arguments("", [str(flag) for flag in (*given, *flags)])
         args.processes = 1
         records = [json.dumps({"id": str(i), "question_type": name}) for i, name in enumerate(rows)]
-        return eval_settings.settings_of(args, {"record": records}, tasks)["fingerprint"]
+        return eval_settings.fingerprinted_settings(args, {"record": records}, tasks)["fingerprint"]
 
     return fingerprint, tmp_path
 

@@ -9,7 +9,7 @@ from engine_cases import assert_dense, assert_sound
 from paths import ROOT
 
 from scripts.lab import agents
-from trainer.policies.agent.step import Shape
+from trainer.policies.agent.step import TreeShape
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def bench(one_thread):
 
 
 def test_leaves_of_a_forest_replayed_from_scratch_have_the_same_log_probs(bench):
-    trees, counts, _ = bench.grow(Shape(2, 2, 1))
+    trees, counts, _ = bench.grow(TreeShape(2, 2, 1))
     assert counts["recomputed_tokens"] == 0
     eos = bench.module.eos_token_ids(bench.tokenizer)
     for prompt, tree in zip(bench.prompts, trees, strict=True):
@@ -40,12 +40,12 @@ def test_leaves_of_a_forest_replayed_from_scratch_have_the_same_log_probs(bench)
 
 
 def test_budget_is_told_in_chains_by_hops(bench):
-    found = agents.budget(bench, Shape(2, 2, 1))
+    found = agents.budget(bench, TreeShape(2, 2, 1))
     assert found["leaves"] == 6 and found["recomputed_tokens"] == 0
     assert sum(row["prompts"] for hops, row in found["hops"].items() if hops != "2 and more") == 8
     assert 2 < found["hops"]["2 and more"]["tree_tokens_in_chains"] < 6
 
 
 def test_slow_tools_beside_decoding_sample_the_same_trees_sooner(bench):
-    found = agents.latency(bench, Shape(2, 2, 1))
+    found = agents.latency(bench, TreeShape(2, 2, 1))
     assert found["speedup"] > 1.5 and found["calls"] > 8

@@ -38,7 +38,7 @@ def byte_symbols() -> list[str]:
 def first_hit(matcher: StopMatcher, token_ids: list[int]) -> int | None:
     """Tokens up to the stop, as the engine asks: the table first, the text only for candidates."""
     for end in range(1, len(token_ids) + 1):
-        if matcher.candidates[token_ids[end - 1]] and matcher.found(token_ids[:end]):
+        if matcher.candidates[token_ids[end - 1]] and matcher.matches(token_ids[:end]):
             return end
     return None
 
@@ -85,8 +85,8 @@ def test_the_tail_that_is_decoded_does_not_grow_with_the_thought(tokenizer, monk
     seen = []
     real = tokenizer.batch_decode
     monkeypatch.setattr(tokenizer, "batch_decode", lambda rows, **kw: seen.append(len(rows[0])) or real(rows, **kw))
-    assert not matcher.found(tokenizer.encode("word>" * 500))
-    assert matcher.found(tokenizer.encode("word" * 500 + "</think>"))
+    assert not matcher.matches(tokenizer.encode("word>" * 500))
+    assert matcher.matches(tokenizer.encode("word" * 500 + "</think>"))
     assert max(seen) <= len("</think>") + 1
 
 

@@ -8,7 +8,7 @@ from trainer_cases import demo_rows, thought_tree
 from trl.trainer.utils import add_fused_lm_head
 
 from dataset.dataset_grpo import load_media, read_row
-from trainer.logprobs.dummy_media import KINDS, kinds_in
+from trainer.logprobs.dummy_media import KINDS, rollout_media_kinds
 from trainer.logprobs.forward import RowForward
 from trainer.rollout import Rollout
 
@@ -20,7 +20,9 @@ def case(tiny_vlm):
     model = copy.deepcopy(model)
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
     prompt = module.encode([{"role": "user", "content": "Hi."}], [], [])
-    rollout = Rollout.of([prompt], [thought_tree("a", [[400, 401], [402]], [[[403], [404, 405]], [[406], [407]]])], 4)
+    rollout = Rollout.from_trees(
+        [prompt], [thought_tree("a", [[400, 401], [402]], [[[403], [404, 405]], [[406], [407]]])], 4
+    )
     ids = torch.zeros(4, len(prompt.ids) + 4, dtype=torch.long)
     mask = torch.zeros_like(ids)
     for row in range(4):
@@ -57,11 +59,11 @@ def test_media_are_added_only_where_they_lack(tiny_vlm):
     module, model, _ = tiny_vlm
     record = read_row(demo_rows(1)[0])
     prompt = module.encode(record["messages"], *load_media(record))
-    rollout = Rollout.of([prompt], [thought_tree("a", [[400]], [[[403], [404]]])], 2)
-    assert kinds_in(rollout) == [True, False]
+    rollout = Rollout.from_trees([prompt], [thought_tree("a", [[400]], [[[403], [404]]])], 2)
+    assert rollout_media_kinds(rollout) == [True, False]
     forward = RowForward(module, model, "on", None, processes=2)  # no process has a video
     forward.start(rollout)
-    assert forward._idle.keys() == {KINDS[0]}
+    assert forward._dummies.keys() == {KINDS[0]}
     assert len(forward._plan((0, 1), 2, "cpu")[0].prompts) == 1
 
 
@@ -69,4 +71,4 @@ def test_one_process_has_nobody_to_keep_in_step_with(case):
     module, model, rollout, *_ = case
     forward = RowForward(module, model, "on", None, largest=lambda count: 1)
     forward.start(rollout)
-    assert forward._idle == {}
+    assert forward._dummies == {}

@@ -21,7 +21,7 @@ def rollout_of(sizes: list[int]) -> Rollout:
         ids = [1]
 
     trees = [thought_tree("a", [[5] * (size - 5), [6]], [[[7], [7]], [[8], [9]]]) for size in sizes]
-    return Rollout.of([Prompt() for _ in sizes], trees, leaves=4)
+    return Rollout.from_trees([Prompt() for _ in sizes], trees, leaves=4)
 
 
 def test_groups_are_of_equal_count_and_nearly_equal_sums():

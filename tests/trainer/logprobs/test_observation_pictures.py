@@ -37,7 +37,7 @@ def rollout(prompt_parts):
         again = tree.add(Node(below, "step", [7, 9]))
         tree.add(Node(again, "observation", wide.ids, sampled=False, media=wide))
         tree.add(Node(len(tree.nodes) - 1, "step", [10]))
-    return Rollout.of([prompt], [tree], 4), (first, second, wide)
+    return Rollout.from_trees([prompt], [tree], 4), (first, second, wide)
 
 
 def case_of(found):

@@ -62,7 +62,7 @@ def test_slots_of_a_hand_example():
     assert plan.input_ids.tolist() == [[1, 2, 3, 7, 8, 8, 3]]
     assert plan.shift_labels.tolist() == [[-100, -100, 7, 8, 5, 6, 9]]
     assert plan.position_ids.tolist() == [[0, 1, 2, 3, 4, 4, 2]]
-    assert plan.tout.tolist() == [7, 7, 6, 6, 5, 6, 7]
+    assert plan.subtree_end.tolist() == [7, 7, 6, 6, 5, 6, 7]
     assert plan.slot_of.tolist() == [[2, 3, 5], [2, 3, 4], [6, -1, -1]]
     assert plan.slots == 7
     assert plan.attention_mask()[0, 0].int().tolist() == [

@@ -43,7 +43,7 @@ def test_interval_attention_over_many_blocks():
     rows = [thought + torch.randint(50, (40,)).tolist() for thought in thoughts for _ in range(3)]
     plan = build_plan([text_prompt(range(70)), text_prompt(range(9))], [0] * 6 + [1] * 3, rows)
     query, key, value = torch.randn(1, 4, plan.slots, 8), *torch.randn(2, 1, 2, plan.slots, 8)
-    got = interval_attention(query, key, value, plan.tout)
+    got = interval_attention(query, key, value, plan.subtree_end)
     key, value = key.repeat_interleave(2, 1), value.repeat_interleave(2, 1)
     wanted = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=plan.attention_mask())
     assert plan.slots > 700

@@ -30,7 +30,7 @@ def prompt(size=(84, 84)):
 def small_rollout() -> Rollout:
     tree = thought_tree("p0", [[1, 2], [3]], [[[4], [5, 6]], []])  # the second thought never closed
     tree.nodes[0].entropies = [0.51234, 0.1]
-    return Rollout.of([prompt()], [tree], 4)
+    return Rollout.from_trees([prompt()], [tree], 4)
 
 
 def write(log, step=0, rollout=None, advantages=(1.0, -1.0, 0.5, 0.5), totals=(1.0, 0.0, 0.25, 0.25), records=RECORDS):
@@ -83,7 +83,7 @@ def test_rewards_that_are_no_numbers_become_null(tmp_path):
 
 
 def test_every_kind_of_tree_is_written(tmp_path):
-    chains = Rollout.of([prompt()], [chain_tree("c", [[1], [2], [3], [4]])], 4)
+    chains = Rollout.from_trees([prompt()], [chain_tree("c", [[1], [2], [3], [4]])], 4)
     agent = Tree("a", [Node(PROMPT, "step", [1]), Node(0, "observation", [2], sampled=False), Node(1, "step", [3])])
     agent.nodes[1].extra = {"error": "time", "seconds": 3}
     failed = Tree("f", [Node(PROMPT, "thought", [1], sampled=False, status="failed")])
@@ -121,7 +121,7 @@ def test_a_new_run_starts_afresh_and_a_resumed_one_goes_on_after_a_half_line(tmp
 def test_a_tree_that_is_too_large_says_what_it_lost(tmp_path):
     tree = thought_tree("big", [[1] * 5000, [3]], [[[4], [5]], []])
     tree.nodes[0].entropies = [0.7] * 5000
-    rollout = Rollout.of([prompt()], [tree], 4)
+    rollout = Rollout.from_trees([prompt()], [tree], 4)
     write(TreeLog(tmp_path, every=1, max_tree_bytes=8000), rollout=rollout)
     write(log := TreeLog(tmp_path, every=1, max_tree_bytes=2000), step=1, rollout=rollout)
     without_tokens, shortened = lines(tmp_path)
@@ -141,7 +141,7 @@ def observed_rollout(*pictures) -> Rollout:
     step = tree.add(Node(PROMPT, "step", [1]))
     below = tree.add(Node(step, "observation", [2, 3], sampled=False, media=prompt() if pictures else None, extra=seen))
     tree.add(Node(below, "step", [4]))
-    return Rollout.of([prompt()], [tree], 1)
+    return Rollout.from_trees([prompt()], [tree], 1)
 
 
 def test_pictures_of_an_observation_are_logged_small(tmp_path):

@@ -10,7 +10,7 @@ from reward_cases import make_task, score
 from trainer_cases import largest_gap, logged, text_trainer, weights
 
 from task.rewards.router import checked_rewards
-from task.rewards.time_limit import TimeIsUp, time_limit
+from task.rewards.time_limit import RewardTimeout, time_limit
 from trainer.logs.progress import warn_of_failures
 from trainer.run.faults import StepError
 
@@ -148,7 +148,7 @@ class TestTime:
 
         for hang in (lambda: time.sleep(5), spin, swallow):
             start = time.monotonic()
-            with pytest.raises(TimeIsUp), time_limit(0.05):
+            with pytest.raises(RewardTimeout), time_limit(0.05):
                 hang()
             assert time.monotonic() - start < 4
 

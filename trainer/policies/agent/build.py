@@ -16,16 +16,16 @@ from trainer.policies.agent.arguments import argument_of
 from trainer.policies.agent.calls import ToolFailure
 from trainer.policies.agent.forms import TagForm, ToolCallForm
 from trainer.policies.agent.observation import Framer
-from trainer.policies.agent.step import AgentStepPolicy, Limits, Shape
+from trainer.policies.agent.step import AgentStepPolicy, Limits, TreeShape
 
 _proven: dict[tuple, Any] = {}  # an environment of each task and settings of this process
 
 
-def shape_of(args) -> Shape:
+def shape_of(args) -> TreeShape:
     """The shape of a training rollout, of the settings of config/tree_grpo_arguments."""
     code = args.fork_choice == "code"
     sizes = (args.tree_num, args.expand_num, args.expand_rounds)
-    return Shape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
+    return TreeShape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
 
 
 def settings_of(args) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def agent_policy(
     module,
     settings: dict[str, Any],
     *,
-    shape: Shape,
+    shape: TreeShape,
     length: int,
     thought_end: str = "</think>",
 ) -> AgentStepPolicy:
@@ -58,7 +58,7 @@ def agent_policy(
         args: max_turns, max_turn_length, max_observation_length and tool_timeout are read.
         records: parsed; their tasks must have environments of one action form.
         settings: what every `reset` gets beside the record (environment_args).
-        shape: how many trees and branches; `Shape(1)` is one chain, for evaluation.
+        shape: how many trees and branches; `TreeShape(1)` is one chain, for evaluation.
         length: the most tokens of a completion, observations included.
         thought_end: closes a thought; its tag must not stand in what a tool returns.
 
@@ -88,7 +88,7 @@ def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, leng
     settings = settings_of(args)
 
     def policy_of(task: Task, records: list[dict]) -> AgentStepPolicy:
-        limits = {"shape": Shape(1), "length": length, "thought_end": thought_end}
+        limits = {"shape": TreeShape(1), "length": length, "thought_end": thought_end}
         return agent_policy(args, records, tasks, tokenizer, module, settings, **limits)
 
     return policy_of

@@ -40,7 +40,7 @@ class ToolFailure(Exception):
 
 
 @dataclass(frozen=True)
-class Taken:
+class CallResults:
     """What the calls of one turn gave: per call a list of content parts, the point after, and what was counted."""
 
     results: list[list[dict]]
@@ -63,34 +63,34 @@ class Point:
         self.make, self.parent, self.actions, self.results = make, parent, actions, results
         self._environment, self._started = environment, environment is not None
         self._environment_lock = threading.Lock()  # apart, for a fork that hangs must hold up no one that only looks
-        self._taken_lock = threading.Lock()
-        self._taken: dict[str, Future] = {}
+        self._cache_lock = threading.Lock()
+        self._cache: dict[str, Future] = {}
 
-    def act(self, actions: tuple[Action, ...], seconds: float) -> tuple[Taken, bool]:
+    def act(self, actions: tuple[Action, ...], seconds: float) -> tuple[CallResults, bool]:
         """(what the calls gave, whether they were made for this turn) within a time limit; raises ToolFailure."""
         key = json.dumps([[action.tool, action.arguments] for action in actions], sort_keys=True, default=str)
-        with self._taken_lock:
-            known = self._taken.get(key)
-            future = known or self._taken.setdefault(key, Future())
+        with self._cache_lock:
+            known = self._cache.get(key)
+            future = known or self._cache.setdefault(key, Future())
         if known is not None:
             try:
                 return known.result(seconds), False
             except TimeoutError as error:  # also what a call itself timed out with
                 raise ToolFailure("timeout") from error
         try:
-            taken = within(seconds, lambda: self._perform(actions))
+            results = within(seconds, lambda: self._perform(actions))
         except BaseException as error:
-            with self._taken_lock:
-                del self._taken[key]  # a failure is not kept: the next may be luckier
+            with self._cache_lock:
+                del self._cache[key]  # a failure is not kept: the next may be luckier
             future.set_exception(error)
             raise
-        future.set_result(taken)
-        return taken, True
+        future.set_result(results)
+        return results, True
 
-    def _perform(self, actions: tuple[Action, ...]) -> Taken:
+    def _perform(self, actions: tuple[Action, ...]) -> CallResults:
         environment, replayed = self._own_environment()
         results, faults = perform(environment, actions)
-        return Taken(results, Point(self.make, self, actions, results, environment), faults, replayed)
+        return CallResults(results, Point(self.make, self, actions, results, environment), faults, replayed)
 
     def _own_environment(self) -> tuple[Any, int]:
         """(an environment in the state of this point that nobody else holds, how many calls were replayed for it)."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from trainer.policies.agent.calls import FAILURES, FAULTS
-from trainer.policies.agent.observation import Seen
+from trainer.policies.agent.observation import TurnOutcome
 from trainer.tree import PROMPT, Tree
 
 
@@ -21,11 +21,11 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
     those left out that answered at once as all earlier siblings did.
     """
     grown = [tree for tree in trees if tree.nodes[0].sampled]
-    seen = [node.extra for tree in grown for node in tree.nodes if isinstance(node.extra, Seen)]
+    outcomes = [node.extra for tree in grown for node in tree.nodes if isinstance(node.extra, TurnOutcome)]
     steps = [node for tree in grown for node in tree.nodes if node.kind == "step"]
     leaves = [(tree, leaf) for tree in grown for leaf in tree.leaves()]
-    called = [one for one in seen if one.calls or one.reused or one.error]
-    counts = Counter(one.error for one in seen if one.error) + Counter(f for one in seen for f in one.faults)
+    called = [one for one in outcomes if one.calls or one.reused or one.error]
+    counts = Counter(one.error for one in outcomes if one.error) + Counter(f for one in outcomes for f in one.faults)
     ends = [tree.nodes[leaf] for tree, leaf in leaves]
     answered = sum(getattr(end.extra, "answered", False) and end.status != "length" for end in ends)
     roots = [(tree, root) for tree in grown for root, node in enumerate(tree.nodes) if node.parent == PROMPT]
@@ -33,11 +33,11 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
     sums = {
         "agent/turns": (sum(_turns(tree, leaf) for tree, leaf in leaves), len(leaves)),
         "agent/answered_share": (answered, len(leaves)),
-        "agent/invalid_share": (sum(one.invalid for one in seen), len(steps)),
+        "agent/invalid_share": (sum(one.invalid for one in outcomes), len(steps)),
         "agent/one_turn_share": (at_once, len(roots)),
-        "tool/calls": (sum(one.calls for one in seen), len(grown)),
-        "tool/reused": (sum(one.reused for one in seen), len(grown)),
-        "tool/replayed": (sum(one.replayed for one in seen), len(grown)),
+        "tool/calls": (sum(one.calls for one in outcomes), len(grown)),
+        "tool/reused": (sum(one.reused for one in outcomes), len(grown)),
+        "tool/replayed": (sum(one.replayed for one in outcomes), len(grown)),
         "tool/seconds": (sum(one.seconds for one in called), len(called)),
         "tool/cut_share": (sum(one.cut for one in called), len(called)),
         "fork/different_observation": _different(grown),
@@ -47,12 +47,12 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
 
 def leaf_report(tree: Tree, leaf: int) -> dict:
     """turns (with an observation), tool_calls, invalid_turns and tool_error (its kind, or None) of one leaf."""
-    seen = [tree.nodes[i].extra for i in tree.path(leaf) if isinstance(tree.nodes[i].extra, Seen)]
+    outcomes = [tree.nodes[i].extra for i in tree.path(leaf) if isinstance(tree.nodes[i].extra, TurnOutcome)]
     return {
-        "turns": len(seen),
-        "tool_calls": sum(one.calls + one.reused for one in seen),
-        "invalid_turns": sum(one.invalid for one in seen),
-        "tool_error": next((one.error for one in seen if one.error), None),
+        "turns": len(outcomes),
+        "tool_calls": sum(one.calls + one.reused for one in outcomes),
+        "invalid_turns": sum(one.invalid for one in outcomes),
+        "tool_error": next((one.error for one in outcomes if one.error), None),
     }
 
 

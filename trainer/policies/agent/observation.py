@@ -18,7 +18,7 @@ class NoRoom(ValueError):
 
 
 @dataclass
-class Seen:
+class TurnOutcome:
     """Kept on an observation node.
 
     Attributes:

@@ -18,16 +18,16 @@ import torch
 from trainer.policies.agent.calls import Point, ToolFailure
 from trainer.policies.agent.forms import Turn
 from trainer.policies.agent.metrics import agent_sums, leaf_report
-from trainer.policies.agent.observation import Framer, NoRoom, Seen
+from trainer.policies.agent.observation import Framer, NoRoom, TurnOutcome
 from trainer.policies.segment import Branch, Call, Observed, Segment
 from trainer.tree import PROMPT, Tree
 
 logger = logging.getLogger(__name__)
-_said: set[str] = set()  # kinds of failure of which this process has logged one
+_logged: set[str] = set()  # kinds of failure of which this process has logged one
 
 
 @dataclass(frozen=True)
-class Shape:
+class TreeShape:
     """How many trees, branches and rounds, and which steps a branch may start after (`config/tree_grpo_arguments`)."""
 
     trees: int
@@ -66,7 +66,7 @@ class AgentStepPolicy:
 
     def __init__(
         self,
-        shape: Shape,
+        shape: TreeShape,
         limits: Limits,
         form,
         framer: Framer,
@@ -160,35 +160,35 @@ class AgentStepPolicy:
         if turn.fault is not None:
             encoded = self.framer.message(turn.fault)
             if len(encoded.ids) > room:
-                return self._ended("length", Seen(invalid=True))
-            return Observed(list(encoded.ids), extra=Seen(point, invalid=True))
+                return self._ended("length", TurnOutcome(invalid=True))
+            return Observed(list(encoded.ids), extra=TurnOutcome(point, invalid=True))
         started = time.monotonic()
         try:
-            taken, fresh = point.act(turn.actions, self.limits.seconds)
+            returned, fresh = point.act(turn.actions, self.limits.seconds)
         except BaseException as error:
             kind = error.kind if isinstance(error, ToolFailure) else "exception"
-            _say_once(kind, error)
-            return self._ended("failed", Seen(error=kind, seconds=time.monotonic() - started))
+            _log_once(kind, error)
+            return self._ended("failed", TurnOutcome(error=kind, seconds=time.monotonic() - started))
         seconds = time.monotonic() - started
-        counts = {"calls": len(turn.actions), "replayed": taken.replayed} if fresh else {"reused": len(turn.actions)}
-        seen = Seen(taken.point, faults=taken.faults, seconds=seconds, **counts)
+        counts = {"calls": len(turn.actions), "replayed": returned.replayed} if fresh else {"reused": len(turn.actions)}
+        outcome = TurnOutcome(returned.point, faults=returned.faults, seconds=seconds, **counts)
         try:
-            encoded, seen.cut = self.framer.observation(taken.results, min(room, self.limits.observation_length))
+            encoded, outcome.cut = self.framer.observation(returned.results, min(room, self.limits.observation_length))
         except NoRoom:
-            return self._ended("length", seen)
+            return self._ended("length", outcome)
         except Exception as error:
-            _say_once("encoding", error)
-            seen.error = "encoding"
-            return self._ended("failed", seen)
-        return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=seen)
+            _log_once("encoding", error)
+            outcome.error = "encoding"
+            return self._ended("failed", outcome)
+        return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=outcome)
 
-    def _ended(self, status: str, seen: Seen) -> Observed:
+    def _ended(self, status: str, outcome: TurnOutcome) -> Observed:
         """The branch ends here; one token, so that the node is not empty."""
-        return Observed([self.tokenizer.eos_token_id], status=status, extra=seen)
+        return Observed([self.tokenizer.eos_token_id], status=status, extra=outcome)
 
 
-def _say_once(kind: str, error: BaseException) -> None:
+def _log_once(kind: str, error: BaseException) -> None:
     """Logs what the first failure of a kind says; the model never sees it, and the metrics only count."""
-    if kind not in _said:
-        _said.add(kind)
+    if kind not in _logged:
+        _logged.add(kind)
         logger.warning("a branch ended by a failure (%s): %s; further ones count as tool/errors/%s", kind, error, kind)

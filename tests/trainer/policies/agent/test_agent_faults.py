@@ -73,7 +73,7 @@ def test_a_failure_of_the_machinery_ends_its_branch_alone(tiny_text, error, kind
 
 
 def test_the_first_failure_of_a_kind_is_logged_with_what_it_says(tiny_text, monkeypatch, caplog):
-    monkeypatch.setattr("trainer.policies.agent.step._said", set())
+    monkeypatch.setattr("trainer.policies.agent.step._logged", set())
     grown(environment(raising(ConnectionError("no route to the game"))), tiny_text, tree_num=2, expand_num=0)
     grown(environment(lambda self, query: Image.new("RGB", (9, 9))), tiny_text, tree_num=2, expand_num=0)
     assert ["no route to the game" in message for message in caplog.messages] == [True, False]
