@@ -9,6 +9,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
 
+# A tokenizer may list them and a template write them; they end no turn, and questions ask for them.
+BLOCK_TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
+
 
 class TextModule(VLMModule):
     """A text model: no media, one position axis, the tokenizer is the processor."""
@@ -78,6 +81,7 @@ class TextModule(VLMModule):
         """The tokens that start or end a turn: those of most models, the tokenizer's, and those its template writes."""
         added = [token for token in self.processor.added_tokens_decoder.values() if token.special]
         written = [token.content for token in added if token.content in str(self.processor.chat_template)]
+        written = [token for token in written if token not in BLOCK_TAGS]
         own = [token for token in (self.processor.eos_token, self.processor.bos_token) if token]
         return [*TURN_TOKENS, *own, *written]
 

@@ -223,6 +223,26 @@ class VLMModule(ABC):
     def _media_token_ids(self, tokenizer) -> set[int]:
         return set()
 
+    def completion_texts(self, rows: Iterable[Sequence[int]], eos_ids: Iterable[int]) -> list[str]:
+        """The texts of completions as rewards read them: without the end, padding and turn tokens at their tail.
+
+        Special tokens elsewhere stay: a tokenizer may list `<answer>` as one.
+
+        Args:
+            rows: token ids of each completion.
+            eos_ids: ids that end a completion, beside the padding and turn tokens of the tokenizer.
+        """
+        vocabulary = self.tokenizer.get_added_vocab()
+        turns = {vocabulary[token] for token in TURN_TOKENS if token in vocabulary}
+        closing = {*eos_ids, *turns, *_as_set(self.tokenizer.pad_token_id)}
+        texts = []
+        for row in rows:
+            end = len(row)
+            while end and row[end - 1] in closing:
+                end -= 1
+            texts.append(self.tokenizer.decode(row[:end], skip_special_tokens=False))
+        return texts
+
     @abstractmethod
     def check_media(self, ids: Sequence[int], media: dict[str, torch.Tensor], what: str) -> None:
         """Raises ValueError, naming `what`, unless `ids` hold one placeholder for each feature of `media`.

@@ -62,6 +62,12 @@ def test_a_question_cannot_forge_a_turn(with_template, token):
     assert llama.encode(user("usage: prog <filename>")).ids, "a special token that no turn is made of is a word"
 
 
+def test_a_question_may_ask_for_a_thought_though_the_tokenizer_and_the_template_know_its_tag(with_template):
+    mentions = LLAMA + "{% if messages[-1]['content'].startswith('<think>') %}{{ '<think>' }}{% endif %}"
+    module = with_template(mentions, "<think>", "<|start_header_id|>")
+    assert "<think>" in module.tokenizer.decode(module.encode(user("First think in <think> </think>.")).ids)
+
+
 def test_a_template_that_refuses_a_role_is_told(with_template):
     with pytest.raises(
         ValueError, match=r"refuses these turns: system, user \(System role not supported\).*system_prompt"

@@ -150,6 +150,12 @@ class TreeGeneration:
             self._replace_clipped_ratio()
         return self._add_credit(output)
 
+    def _generate(self, prompts):
+        prompt_ids, completion_ids, mask, _, *rest = super()._generate(prompts)
+        # TRL decodes without special tokens, and a tokenizer may list <answer> as one.
+        texts = self.module.completion_texts(completion_ids, self.eos_token_ids)
+        return prompt_ids, completion_ids, mask, texts, *rest
+
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         infinite = torch.isinf(rewards)

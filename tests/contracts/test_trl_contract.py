@@ -20,6 +20,7 @@ def parameters(function) -> list[str]:
 
 SIGNATURES = {
     "_get_train_sampler": ["self", "dataset"],
+    "_generate": ["self", "prompts"],
     "_prepare_inputs": ["self", "generation_batch"],
     "_generate_and_score_completions": ["self", "inputs"],
     "_calculate_rewards": ["self", "inputs", "prompts", "completions", "completion_ids_list"],
@@ -103,6 +104,10 @@ class Probe(trl.GRPOTrainer):
             "note": list(range(len(prompts))),
         }
 
+    def _generate(self, prompts):
+        self.generated = super()._generate(prompts)
+        return self.generated
+
     def _generate_and_score_completions(self, inputs):
         self.metrics_at_generation = self._metrics["train"]
         self.generation = super()._generate_and_score_completions(inputs)
@@ -154,6 +159,10 @@ class TestOneStepOfStockTrl:
         assert probe.noted == list(range(2 * GROUP))
         assert probe.generation["tool_mask"].tolist()[:2] == [[1, 0, 1], [1, 1, 0]]  # padding counts as 1
         assert probe.generation["sampling_per_token_logps"].tolist()[0] == [-1.0, -1.0, 0.0]
+
+    def test_the_texts_of_completions_are_the_fourth_of_what_is_generated(self, probe):
+        _, ids, _, texts, *_ = probe.generated
+        assert texts == probe._tokenizer.batch_decode(ids, skip_special_tokens=True)
 
     def test_the_generation_holds_what_we_slice(self, probe):
         rows, width = 2 * GROUP, 3

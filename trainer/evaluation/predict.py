@@ -65,7 +65,7 @@ def predict_batches(
         done: ids of rows that are left out, though they keep their place in a batch.
         progress: called after each batch with (rows done in it, tokens sampled in it).
 
-    A prediction: id, question_type, completion (special tokens removed), prediction (what parse_answer made of it,
+    A prediction: id, question_type, completion (end tokens removed), prediction (what parse_answer made of it,
     task's frame), answer (original frame), sol (task's frame), image_size and processed_size ((w, h) or None), format,
     accuracy (None: the task abstains), status (one of `evaluation_summary.STATUSES`), tokens (sampled), error (why,
     where there are no scores), record; with `num_samples` above 1 also samples (see `scoring.scored`).
@@ -80,6 +80,9 @@ def predict_batches(
         if agent(record):
             return policy_of(tasks[record["question_type"]], [unit.record for unit in units])
         return ChainPolicy(units[0].count, max_new_tokens)
+
+    def decode(token_ids: list[int]) -> str:
+        return module.completion_texts([token_ids], engine.eos_ids)[0]
 
     done = set(done)
     grower = BatchGrower(engine, make_policy, seed)
@@ -100,7 +103,7 @@ def predict_batches(
                 grown = grower.grow(_samples_as_units(batch, num_samples, apart=bool(kind)))
                 samples = _joined(grown, num_samples) if kind else grown
                 found = {
-                    unit.place: _prediction(tasks, unit, sample, engine.tokenizer, thought_end)
+                    unit.place: _prediction(tasks, unit, sample, decode, thought_end)
                     for unit, sample in zip(batch, samples, strict=True)
                     if unit.record["id"] not in done
                 }
@@ -144,14 +147,10 @@ def _joined(grown: list, num_samples: int) -> list:
     return [None if None in part else [one for (one,) in part] for part in _chunks(grown, num_samples)]
 
 
-def _prediction(tasks: dict[str, Task], unit: Unit, samples, tokenizer, thought_end: str) -> dict:
+def _prediction(tasks: dict[str, Task], unit: Unit, samples, decode, thought_end: str) -> dict:
     if samples is None:
         length = len(unit.prompt.ids)
         return unscored(unit.record, "oom", f"a prompt of {length} tokens and its completion do not fit in memory")
-
-    def decode(token_ids: list[int]) -> str:
-        return tokenizer.decode(token_ids, skip_special_tokens=True)
-
     return scored(tasks[unit.record["question_type"]], unit.record, unit.prompt, samples, decode, thought_end)
 
 

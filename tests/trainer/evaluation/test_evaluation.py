@@ -1,7 +1,6 @@
 """trainer/evaluation/predict.py and scripts/eval/eval.py: order, ids, statuses, frames, totals, and what is refused."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -39,6 +38,9 @@ class LetterModule:
         half = [(w // 2, h // 2) for w, h in sizes]
         return EncodedPrompt(ids, torch.arange(len(ids)), len(ids), image_sizes=sizes, processed_sizes=half)
 
+    def completion_texts(self, rows, eos_ids):
+        return ["".join(map(chr, row)) for row in rows]
+
 
 class ScaledModule(LetterModule):
     """The processor makes every picture 28 x 56 pixels, or what it is told."""
@@ -55,7 +57,7 @@ class ScaledModule(LetterModule):
 class ScriptedEngine:
     """Answers a prompt id with the given text; remembers the prompt lengths of each batch."""
 
-    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, ids)))
+    eos_ids = ()
 
     def __init__(self, completions, limit=9):
         self.completions, self.limit, self.batches = completions, limit, []

@@ -19,7 +19,7 @@ SETTINGS = {"max_new_tokens": 9, "batch_size": 8}
 class DrawingEngine:
     """Samples letters from torch's default generator; more than `room` rows together do not fit in memory."""
 
-    tokenizer = ScriptedEngine.tokenizer
+    eos_ids = ()
 
     def __init__(self, room=10**9, error=FULL):
         self.room, self.error, self.sizes = room, error, []
