@@ -5,12 +5,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Segment
 
 PATCH = 14
 
 
-class FixedLengths:
+class FixedLengths(Policy):
     """K thoughts of `thought` tokens with M answers of `answer` tokens each; it forks at the limit, closed or not.
 
     Random weights never close a thought, so the benchmarks fork by length; the engine does the same work.

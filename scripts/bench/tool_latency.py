@@ -25,10 +25,11 @@ from bench_model import build_model, build_processor, write_to_the_limit
 from model.qwen_module import Qwen2_5VLModule
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Call, Observed, Segment
 
 
-class Searching:
+class Searching(Policy):
     """`chains` chains of `turns` steps; each step but the last is followed by what a slow tool says."""
 
     def __init__(self, chains: int, turns: int, length: int, latency: float, found: list[int], blocking: bool):

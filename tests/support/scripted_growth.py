@@ -1,4 +1,4 @@
-"""A few lines of engine for policies that fork: grows trees by the contract of trainer/policies/segment.py."""
+"""A few lines of engine for policies that fork: grows trees by the contract of trainer/policies/policy.py."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class ScriptedEngine:
         while rows:
             for row in rows:
                 self._draw(row)
-            rows += self._split(rows) if hasattr(self.policy, "split") else []
+            rows += self._split(rows) if self.policy.splits else []
             rows = [after for row in rows for after in self._finish(row)]
-            if not rows and hasattr(self.policy, "expand"):
+            if not rows and self.policy.expands:
                 rows = [row for branch in self.policy.expand(tree) for row in self._branch(tree, branch)]
         return tree
 

@@ -14,7 +14,8 @@ from trainer.engines.calls import Arrival, Calls
 from trainer.engines.live_rows import Fork, LiveRows
 from trainer.engines.parked import Parked
 from trainer.engines.sampling import Sampler
-from trainer.policies.segment import Branch, Call, Policy, Segment
+from trainer.policies.policy import Policy
+from trainer.policies.segment import Branch, Call, Segment
 from trainer.tree import Node, Tree
 
 
@@ -43,7 +44,7 @@ class Growth:
         self.forward, self.rows, self.calls, self.sampler = forward, rows, calls, sampler
         self.policy, self.trees, self.stats, self.progress = policy, trees, stats, progress
         self.parked = Parked(forward, trees)
-        self.expands, self.splits = hasattr(policy, "expand"), hasattr(policy, "split")
+        self.expands, self.splits = policy.expands, policy.splits
         self.entering: list[Fork] = []
         self.steps = 0
 

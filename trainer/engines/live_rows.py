@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.engines.stop_strings import StopMatcher
-from trainer.policies.segment import Call, Policy, Segment
+from trainer.policies.policy import Policy
+from trainer.policies.segment import Call, Segment
 from trainer.tree import PROMPT, Node, Tree
 
 ROOM = 128

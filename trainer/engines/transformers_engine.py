@@ -22,7 +22,7 @@ from trainer.engines.growth import Growth
 from trainer.engines.live_rows import LiveRows
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
-from trainer.policies.segment import Policy
+from trainer.policies.policy import Policy
 from trainer.tree import PROMPT, Node, Tree
 
 COUNTS = (

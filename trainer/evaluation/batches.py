@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from accelerate.utils.memory import clear_device_cache, should_reduce_batch_size
 
-from trainer.policies.segment import Policy
+from trainer.policies.policy import Policy
 from trainer.tree import Tree
 
 
@@ -89,8 +89,7 @@ class BatchGrower:
         if self.seed is not None:
             torch.manual_seed(content_seed(self.seed, units))
         trees = self.engine.grow([unit.prompt for unit in units], policy, [unit.record["id"] for unit in units])
-        report = getattr(policy, "report", None)
-        return [_samples(tree, unit.count, report) for tree, unit in zip(trees, units, strict=True)]
+        return [_samples(tree, unit.count, policy) for tree, unit in zip(trees, units, strict=True)]
 
 
 def content_seed(seed: int, units: list[Unit]) -> int:
@@ -99,14 +98,13 @@ def content_seed(seed: int, units: list[Unit]) -> int:
     return int.from_bytes(hashlib.sha256(content.encode()).digest()[:7])
 
 
-def _samples(tree: Tree, count: int, report) -> list[Sample]:
+def _samples(tree: Tree, count: int, policy: Policy) -> list[Sample]:
     leaves = tree.leaves()
     assert len(leaves) == count, f"{len(leaves)} completions of {tree.prompt_id!r}, {count} were asked for"
-    return [_sample(tree, leaf, report) for leaf in leaves]
+    return [_sample(tree, leaf, policy) for leaf in leaves]
 
 
-def _sample(tree: Tree, leaf: int, report) -> Sample:
+def _sample(tree: Tree, leaf: int, policy: Policy) -> Sample:
     node = tree.nodes[leaf]
     sampled = sum(len(tree.nodes[i].token_ids) for i in tree.path(leaf) if tree.nodes[i].sampled)
-    columns = {} if report is None else dict(report(tree, leaf))
-    return Sample(tree.tokens(leaf), node.status, sampled, columns, node.error)
+    return Sample(tree.tokens(leaf), node.status, sampled, policy.report(tree, leaf), node.error)

@@ -15,7 +15,7 @@ from task.task_loader import Task
 from trainer.evaluation.batches import BatchGrower, Unit
 from trainer.evaluation.scoring import scored, unscored
 from trainer.policies.chain import ChainPolicy
-from trainer.policies.segment import Policy
+from trainer.policies.policy import Policy
 
 WINDOW_BATCHES = 8  # batches encoded, and sorted by prompt length, at a time: bounds the pictures in memory
 

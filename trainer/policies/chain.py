@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Segment
-from trainer.tree import Tree
 
 
-class ChainPolicy:
+class ChainPolicy(Policy):
     """Samples `num_generations` completions of at most `max_tokens` tokens; nothing forks.
 
     >>> ChainPolicy(num_generations=16, max_tokens=512).start().count
@@ -19,6 +19,3 @@ class ChainPolicy:
 
     def start(self) -> Segment:
         return self.segment
-
-    def next(self, tree: Tree, node_index: int, ended: str) -> Segment | None:
-        return None

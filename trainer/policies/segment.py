@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
-from trainer.tree import KINDS, PROMPT, Tree
+from trainer.tree import KINDS, PROMPT
 
 
 @dataclass(frozen=True)
@@ -100,43 +100,3 @@ class Split:
 
     def __post_init__(self):
         assert self.count >= 2, self
-
-
-class Policy(Protocol):
-    """Where a rollout forks. An engine asks `start` once for each prompt and `next` once for each finished node.
-
-    Trees of several prompts grow side by side, so what a policy remembers it keeps by tree. `expand` and `split` are
-    optional: an engine asks only the policies that have them.
-    """
-
-    @property
-    def leaves(self) -> int:
-        """Rows one prompt gives when every node ends as the policy hopes."""
-
-    def start(self) -> Segment:
-        """What to sample right after the prompt."""
-
-    def next(self, tree: Tree, node_index: int, ended: str) -> Segment | Call | None:
-        """What follows a finished node; None makes it a leaf. May set `tree.nodes[node_index].status`.
-
-        `ended` is how the node ended: "stop" (a stop string came), "eos", "length" (cut at its limit), or "observed"
-        (it is an observation, and did not fail).
-        """
-
-    def expand(self, tree: Tree) -> list[Branch]:
-        """Asked when all rows of a tree have ended, and again after what it returned has ended; empty: it is done.
-
-        A branch at the prompt's end or behind a node that a segment followed costs no forward pass of what is above it;
-        one inside a node feeds the one token before it again. Branches are not asked about each other: two at the same
-        point may begin alike.
-        """
-
-    def split(self, tree: Tree, node_index: int, token_ids: list[int], entropy: float, logprob: float) -> Split | None:
-        """Whether to fork in the middle of a node that is growing, before its newest token (`token_ids[-1]`).
-
-        `entropy` and `logprob` are of the distribution that token was drawn from, in nats. Asked at every token for
-        which `candidates(entropies, logprobs)`, a bool tensor (R,) of the live rows, is True; within a step the higher
-        entropy first. The node then ends before the token (unless it has no other), the token begins the first child,
-        and the others draw their first token from the same distribution; each child may have as many tokens as the node
-        had left.
-        """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Segment
 from trainer.tree import Tree
 
 
-class ThoughtAnswerPolicy:
+class ThoughtAnswerPolicy(Policy):
     """Samples `think_num` thoughts up to `thought_end`, then `answer_num` answers after each thought that closed.
 
     A thought that ends in another way (end of sequence, length) gets the status `unclosed` and no answers: it is one

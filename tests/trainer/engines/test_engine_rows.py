@@ -14,6 +14,7 @@ from trainer.engines.sampling import Sampling
 from trainer.engines.stop_strings import stop_matcher
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.chain import ChainPolicy
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Segment
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.tree import PROMPT, Tree
@@ -218,7 +219,7 @@ def test_a_policy_may_fork_deeper_and_with_other_stops(stage):
     """Three levels, two stop strings in one batch: the engine knows nothing of thoughts."""
     a, b = stage.spell("a")[0], stage.spell("b")[0]
 
-    class Steps:
+    class Steps(Policy):
         leaves = 4
 
         def start(self):

@@ -10,20 +10,22 @@ from engine_cases import assert_dense, assert_sound, encode, engine, grow, small
 from trainer.engines import transformers_engine
 from trainer.engines.growth import Growth
 from trainer.engines.sampling import Sampling
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch, Call, Observed, Segment, Split
 from trainer.tree import PROMPT
 
 
-class Policy:
-    """A policy of functions; `expand` and `split` exist only if given."""
+class Scripted(Policy):
+    """A policy of functions; it expands and splits only if these are given."""
 
     leaves = 0
 
     def __init__(self, start, following=lambda tree, node, ended: None, expand=None, split=None):
         self.start, self.next = lambda: start, following
-        if expand is not None:
+        self.expands, self.splits = expand is not None, split is not None
+        if self.expands:
             self.expand = expand
-        if split is not None:
+        if self.splits:
             self.candidates = lambda entropies, logprobs: entropies > -1
             self.split = split
 
@@ -48,7 +50,7 @@ def agent(module, turns: int, observe, stop="e", count=2):
         steps = sum(tree.nodes[i].kind == "step" for i in tree.path(node))
         return Call(lambda: observe(tree, node)) if steps < turns and ended != "eos" else None
 
-    return Policy(Segment("step", count, 12, stop), following)
+    return Scripted(Segment("step", count, 12, stop), following)
 
 
 def text(module, words: str) -> Observed:
@@ -98,7 +100,7 @@ def test_an_observation_may_be_followed_by_another(tiny_vlm):
         return Segment("answer", 2, 9) if ended == "observed" else None
 
     prompt, grower = encode(module, "a", (56, 56)), engine(tiny_vlm)
-    (tree,) = grow(grower, [prompt], Policy(Segment("step", 2, 9), following))
+    (tree,) = grow(grower, [prompt], Scripted(Segment("step", 2, 9), following))
     assert [node.kind for node in tree.nodes].count("answer") == 4
     assert_dense(tiny_vlm, prompt, tree)
     assert grower.stats["recomputed_tokens"] == 0
@@ -109,7 +111,7 @@ def test_branches_at_borders_cost_nothing(fixture, request):
     setup = request.getfixturevalue(fixture)
     prompts = [encode(setup[0], "x" * n, *([(84, 84)] if fixture == "tiny_vlm" else [])) for n in (3, 8)]
     answer, step = Segment("answer", 2, 12), Segment("step", 1, 10)
-    policy = Policy(
+    policy = Scripted(
         Segment("thought", 2, 9),
         lambda tree, node, ended: step if tree.nodes[node].kind == "thought" else None,
         expand=rounds([Branch(0, answer), Branch(PROMPT, answer), Branch(1, step)], [Branch(0, step)]),
@@ -129,7 +131,7 @@ def test_branches_at_borders_cost_nothing(fixture, request):
 def test_branches_inside_leaves_feed_one_token_again(tiny_text):
     """Two cuts of one leaf in one round, one of the tail in the next, and another branch at a known place."""
     branch = Segment("segment", 2, 7, distinct=True)
-    policy = Policy(
+    policy = Scripted(
         Segment("segment", 2, 24),
         expand=rounds([Branch(0, branch, at=8), Branch(0, branch, at=3)], [Branch(3, branch, at=2), Branch(0, branch)]),
     )
@@ -148,9 +150,9 @@ def test_branches_inside_leaves_feed_one_token_again(tiny_text):
 
 def test_what_a_leaf_keeps_when_it_is_cut(tiny_text):
     prompt = encode(tiny_text[0], "abc")
-    policy = Policy(Segment("segment", 1, 12))
+    policy = Scripted(Segment("segment", 1, 12))
     (whole,) = grow(engine(tiny_text), [prompt], policy)
-    policy.expand = rounds([Branch(0, Segment("segment", 1, 3), at=5)])
+    policy = Scripted(policy.start(), expand=rounds([Branch(0, Segment("segment", 1, 3), at=5)]))
     (tree,) = grow(engine(tiny_text), [prompt], policy)
     head, tail = tree.nodes[:2]
     for name in ("token_ids", "logprobs", "entropies"):
@@ -159,7 +161,7 @@ def test_what_a_leaf_keeps_when_it_is_cut(tiny_text):
 
 
 def test_a_branch_at_a_leafs_end_feeds_its_last_token_for_the_first_time(tiny_text):
-    policy = Policy(Segment("segment", 2, 6), expand=rounds([Branch(1, Segment("answer", 2, 6))]))
+    policy = Scripted(Segment("segment", 2, 6), expand=rounds([Branch(1, Segment("answer", 2, 6))]))
     grower, prompt = engine(tiny_text), encode(tiny_text[0], "abc")
     (tree,) = grow(grower, [prompt], policy)
     assert_dense(tiny_text, prompt, tree)
@@ -175,7 +177,7 @@ def test_splits_while_decoding_equal_a_dense_pass(tiny_text, at):
 
     prompts = [encode(tiny_text[0], "x" * n) for n in (3, 8)]
     grower = engine(tiny_text)
-    trees = grow(grower, prompts, Policy(Segment("segment", 1, 12), split=split))
+    trees = grow(grower, prompts, Scripted(Segment("segment", 1, 12), split=split))
     for prompt, tree in zip(prompts, trees, strict=True):
         assert_dense(tiny_text, prompt, tree)
         assert_sound(tree, grower.eos_ids)
@@ -200,7 +202,7 @@ def test_a_stop_that_a_split_cuts_in_two_still_ends_the_node(tiny_text):
         return Split(2) if len(token_ids) == len(end) and len(tree.nodes) == 1 else None
 
     ends = []
-    policy = Policy(
+    policy = Scripted(
         Segment("thought", 1, 6, stop="</think>"), lambda tree, node, ended: ends.append((node, ended)), split=split
     )
     grower, written = engine(tiny_text), iter(end)
@@ -226,7 +228,7 @@ def test_the_higher_entropy_is_asked_first_and_only_candidates_are(tiny_text):
     def split(tree, node, token_ids, entropy, logprob):
         asked.append((len(token_ids), entropy, tree.prompt_id))
 
-    policy = Policy(Segment("segment", 3, 6), split=split)
+    policy = Scripted(Segment("segment", 3, 6), split=split)
     policy.candidates = lambda entropies, logprobs: entropies > entropies.mean()
     grow(engine(tiny_text), [encode(tiny_text[0], "x" * n) for n in (3, 8)], policy)
     by_step = {}
@@ -246,7 +248,7 @@ def test_temperatures_side_by_side(tiny_text):
         return None if node >= 3 else Segment(kinds[node], 2, 10, temperature=heat[kinds[node]])
 
     prompt, grower = encode(tiny_text[0], "abc"), engine(tiny_text)
-    (tree,) = grow(grower, [prompt], Policy(Segment("thought", 3, 8), following))
+    (tree,) = grow(grower, [prompt], Scripted(Segment("thought", 3, 8), following))
     kinds = {}
     for node in tree.nodes:
         kinds.setdefault(node.kind, []).append(node.token_ids)
@@ -257,7 +259,7 @@ def test_temperatures_side_by_side(tiny_text):
 
 def test_several_stops(tiny_text):
     module = tiny_text[0]
-    policy = Policy(Segment("step", 24, 30, stop=("a", "e", "o")))
+    policy = Scripted(Segment("step", 24, 30, stop=("a", "e", "o")))
     (tree,) = grow(engine(tiny_text), [encode(module, "abc")], policy)
     ends = [module.tokenizer.decode(node.token_ids) for node in tree.nodes]
     assert sum(node.status == "ok" for node in tree.nodes) > 8
@@ -274,7 +276,7 @@ def test_several_stops(tiny_text):
 def test_distinct_first_tokens_and_groups(tiny_text):
     """A group may be named; siblings of a distinct segment never start alike, at any temperature."""
     following = lambda tree, node, ended: Segment("answer", 6, 3, distinct=True, temperature=0.2) if node < 3 else None  # noqa: E731
-    policy = Policy(
+    policy = Scripted(
         Segment("thought", 3, 5),
         following,
         expand=rounds(
@@ -310,7 +312,7 @@ def test_a_call_runs_while_others_decode(tiny_text):
             return Segment("answer", 1, 4)
         return Call(run) if node == 0 and tree.prompt_id == "0" else None
 
-    policy = Policy(Segment("step", 1, 3), following)
+    policy = Scripted(Segment("step", 1, 3), following)
     policy.next = lambda tree, node, ended: (
         Segment("segment", 1, 60) if tree.prompt_id == "1" and node == 0 else following(tree, node, ended)
     )
@@ -386,14 +388,14 @@ def test_a_tree_is_forgotten_when_its_policy_is_done_with_it(tiny_text, monkeypa
         return []
 
     prompts = [encode(tiny_text[0], "x" * n) for n in (3, 8)]
-    grow(engine(tiny_text), prompts, Policy(Segment("segment", 2, 9), expand=expand))
+    grow(engine(tiny_text), prompts, Scripted(Segment("segment", 2, 9), expand=expand))
     assert len(held) == 2 and all(held)
     grow(engine(tiny_text), prompts, agent(tiny_text[0], 3, lambda tree, node: text(tiny_text[0], "so")))
     for growth in grown:
         assert growth.parked._states == growth.parked._borders == [{}, {}]
 
 
-class Anything:
+class Anything(Policy):
     """Every decision at random: segments, calls, forks inside nodes, branches anywhere, in up to three rounds."""
 
     leaves = 0
@@ -401,10 +403,7 @@ class Anything:
     def __init__(self, module, choice, abilities):
         self.module, self.choice, self.rounds, self.temperature = module, choice, {}, {}
         self.inside = 0
-        if "expand" in abilities:
-            self.expand = self._expand
-        if "split" in abilities:
-            self.split, self.candidates = self._split, lambda entropies, logprobs: entropies > entropies.median()
+        self.expands, self.splits = "expand" in abilities, "split" in abilities
 
     def _segment(self):
         pick = self.choice
@@ -426,11 +425,14 @@ class Anything:
             return Call(lambda: Observed(self.module.tokenizer.encode(words, add_special_tokens=False), status))
         return self._segment() if lot < 0.8 else None
 
-    def _split(self, tree, node, token_ids, entropy, logprob):
+    def candidates(self, entropies, logprobs):
+        return entropies > entropies.median()
+
+    def split(self, tree, node, token_ids, entropy, logprob):
         few = len(tree.nodes) < 25 and self.choice.random() < 0.15
         return Split(self.choice.randint(2, 3), self.choice.random() < 0.7) if few else None
 
-    def _expand(self, tree):
+    def expand(self, tree):
         self.rounds[tree.prompt_id] = self.rounds.get(tree.prompt_id, 0) + 1
         if self.rounds[tree.prompt_id] > 3:
             return []

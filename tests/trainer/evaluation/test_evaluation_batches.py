@@ -9,6 +9,7 @@ from test_evaluation import LetterModule, ScriptedEngine, make_task, records
 from dataset.dataset_grpo import rows_from_records
 from trainer.evaluation.predict import predict, predict_batches
 from trainer.evaluation.summary import intervals, summarise
+from trainer.policies.policy import Policy
 from trainer.tree import PROMPT, Node, Tree
 
 TASKS = {"sum": make_task()}
@@ -142,7 +143,7 @@ def test_several_samples_a_record():
     assert summarise(predictions, {"sum": task}, pass_threshold=0.0)["sum"]["pass@1"] == 1.0
 
 
-class Agent:
+class Agent(Policy):
     """Writes the record's question backwards as an answer after an observation; the tool fails on r1."""
 
     leaves = 1

@@ -19,6 +19,7 @@ from trainer.policies.agent.calls import Point, ToolFailure
 from trainer.policies.agent.forms import Turn
 from trainer.policies.agent.metrics import agent_sums, leaf_report
 from trainer.policies.agent.observation import Framer, NoRoom, TurnOutcome
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch, Call, Observed, Segment
 from trainer.tree import PROMPT, Tree
 
@@ -53,7 +54,7 @@ class Limits:
     seconds: float
 
 
-class AgentStepPolicy:
+class AgentStepPolicy(Policy):
     """Grows trees whose nodes are turns ("step") and what they brought back ("observation").
 
     Args:
@@ -63,6 +64,8 @@ class AgentStepPolicy:
         make_of: prompt_id -> function that gives an environment whose episode has been started.
         tokenizer: decodes turns; its end token stands for an observation that could not be made.
     """
+
+    expands = True
 
     def __init__(
         self,

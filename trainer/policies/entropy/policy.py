@@ -18,13 +18,14 @@ from collections.abc import Iterator
 from trainer.policies.entropy.metrics import fork_sums, mixed_siblings
 from trainer.policies.entropy.rules import ForkRule, OpenText
 from trainer.policies.entropy.threshold import remember, top_share
+from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch, Segment, Split
 from trainer.tree import PROMPT, Tree
 
 TIMINGS = ("online", "retrospective")
 
 
-class EntropyPolicy:
+class EntropyPolicy(Policy):
     """`num_trees` seed chains fork until a prompt has `num_generations` leaves; fresh chains make up what is missing.
 
     Args:
@@ -40,6 +41,8 @@ class EntropyPolicy:
         share: of the tokens whose scores give the next generation its threshold; None: the threshold is fixed.
         memory: where the running threshold is kept (`fork_threshold.remember`).
     """
+
+    expands = splits = True
 
     def __init__(
         self,
@@ -64,9 +67,6 @@ class EntropyPolicy:
 
     def start(self) -> Segment:
         return Segment("segment", self.num_trees, self.max_tokens)
-
-    def next(self, tree: Tree, node_index: int, ended: str) -> None:
-        return None
 
     def candidates(self, entropies, logprobs):
         # Retrospective forks wait for `expand`; comparing with itself keeps this file free of torch.
