@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 from collections import Counter
 
 import pytest
-from conftest import ROOT
+from paths import ROOT
 
 from scripts.demo.draw_tree import Answer, Rollout, Thought, draw, grow
 
