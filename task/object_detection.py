@@ -8,16 +8,15 @@ Reward: boxes are matched one to one so that the summed intersection over union 
 where true objects have labels, only equal ones match. The sum is divided by the larger of the two counts, so a missing
 box, an extra one and the same box twice all cost. Nothing to find: [] scores 1, anything else 0.
 
-Metrics: that score, the share of single objects found at IoU 0.5 (RefCOCO's accuracy), precision, recall and F1 at 0.5,
-and COCO's average precision by pycocotools. A model gives no confidence, so every box has the confidence 1.
+Metrics: that score, the share of single objects found at IoU 0.5 (RefCOCO's accuracy), precision, recall and F1 with
+as many pairs of IoU 0.5 as possible, and COCO's average precision. A model gives no confidence, so every box has the
+confidence 1; task/rewards/average_precision.py says what that means.
 """
 
-import contextlib
-import io
-import sys
 from statistics import fmean
 
 from task.parsing.answers import answer_text, normal_text, parse_boxes, parse_value, split_completion
+from task.rewards.average_precision import average_precision, matched_pairs
 from task.rewards.boxes import are_pixels, iou, move_objects, plane_size, scale_suspect, true_objects
 
 MAX_OBJECTS = 100  # COCO's own limit of detections a picture; a longer list is no answer
@@ -89,7 +88,7 @@ def matched_overlaps(found, truth) -> list[float]:
         return []
     from scipy.optimize import linear_sum_assignment
 
-    table = [[_overlap(one, true) for true in truth] for one in found]
+    table = _table(found, truth)
     return [table[i][j] for i, j in zip(*linear_sum_assignment(table, maximize=True), strict=True)]
 
 
@@ -97,14 +96,14 @@ def compute_metrics(predictions, **kw):
     """Means over the predictions with a true answer; an unreadable answer counts as no box. scale_suspect is a count.
 
     Left out where nothing is to be measured: accuracy_50 without single objects, empty_accuracy without empty pictures,
-    ap and ap_50 without any true box or without pycocotools (said on stderr).
+    ap and ap_50 without any true box.
     """
     rows = [row for row in predictions if row["status"] != "load_error" and row["sol"] is not None]
     if not rows:
         return {}
     pairs = [(row["prediction"], true_objects(row["sol"])) for row in rows]
     overlaps = [matched_overlaps(found or [], truth) for found, truth in pairs]
-    hits = sum(overlap >= 0.5 for one in overlaps for overlap in one)
+    hits = sum(len(matched_pairs(_table(found or [], truth), 0.5)) for found, truth in pairs)
     predicted, true = sum(len(found or []) for found, _ in pairs), sum(len(truth) for _, truth in pairs)
     singles = [max(o, default=0.0) for o, (found, truth) in zip(overlaps, pairs, strict=True) if len(truth) == 1]
     empty = [found == [] for found, truth in pairs if not truth]
@@ -122,52 +121,15 @@ def compute_metrics(predictions, **kw):
     }
     metrics |= {"accuracy_50": fmean(overlap >= 0.5 for overlap in singles)} if singles else {}
     metrics |= {"empty_accuracy": fmean(empty)} if empty else {}
-    return metrics | (average_precision(pairs) if true else {})
+    if true:
+        curve = average_precision([_classed(_named_as(found or [], truth), truth) for found, truth in pairs])
+        metrics |= {"ap": float(curve.mean()), "ap_50": float(curve[0])}
+    return metrics
 
 
-def average_precision(pairs) -> dict[str, float]:
-    """COCO's AP over IoU 0.5 to 0.95 and at 0.5, from (predicted or None, true) objects of each picture.
-
-    {} with a sentence on stderr where pycocotools is not installed.
-    """
-    try:
-        from pycocotools.coco import COCO
-        from pycocotools.cocoeval import COCOeval
-    except ImportError:
-        print("object-detection: ap and ap_50 are left out: pip install pycocotools for them.", file=sys.stderr)
-        return {}
-    pairs = [(_named_as(found or [], truth), truth) for found, truth in pairs]
-    names = sorted({_name(one) for _, truth in pairs for one in truth})
-    if not any(_name(one) in names for found, _ in pairs for one in found):
-        return {"ap": 0.0, "ap_50": 0.0}  # pycocotools fails without a detection
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints its progress
-        truth = COCO()
-        truth.dataset = {
-            "info": {},
-            "images": [{"id": number} for number in range(len(pairs))],
-            "categories": [{"id": number, "name": name} for number, name in enumerate(names)],
-            "annotations": _coco([true for _, true in pairs], names),
-        }
-        truth.createIndex()
-        found = truth.loadRes(_coco([found for found, _ in pairs], names))
-        evaluation = COCOeval(truth, found, "bbox")
-        evaluation.evaluate()
-        evaluation.accumulate()
-        evaluation.summarize()
-    return {"ap": float(evaluation.stats[0]), "ap_50": float(evaluation.stats[1])}
-
-
-def _coco(pictures, names) -> list[dict]:
-    """Objects of each picture as COCO annotations; kinds that no picture truly shows are left out, as COCO does."""
-    annotations = []
-    for number, objects in enumerate(pictures):
-        for one in objects:
-            x1, y1, x2, y2 = one["bbox_2d"]
-            box = [x1, y1, max(x2 - x1, 0.0), max(y2 - y1, 0.0)]
-            if _name(one) in names:
-                kind = {"image_id": number, "category_id": names.index(_name(one)), "id": len(annotations) + 1}
-                annotations.append(kind | {"bbox": box, "area": box[2] * box[3], "iscrowd": 0, "score": 1.0})
-    return annotations
+def _classed(found, truth) -> tuple[list, list]:
+    """A picture as `average_precision` takes it, every box with the confidence 1."""
+    return [(_name(one), one["bbox_2d"], 1.0) for one in found], [(_name(one), one["bbox_2d"]) for one in truth]
 
 
 def _named_as(found, truth) -> list[dict]:
@@ -178,6 +140,10 @@ def _named_as(found, truth) -> list[dict]:
 
 def _name(one) -> str:
     return normal_text(one["label"]) if one["label"] else ""
+
+
+def _table(found, truth) -> list[list[float]]:
+    return [[_overlap(one, true) for true in truth] for one in found]
 
 
 def _overlap(one, true) -> float:

@@ -101,7 +101,7 @@ def test_third_party_imports_are_required(described):
 
 def test_extras(described):
     extras = {name: [Requirement(line) for line in lines] for name, lines in described["extras_require"].items()}
-    assert set(extras) >= {"dev", "detection", "flash", "photos", "sim"}
+    assert set(extras) >= {"dev", "flash", "photos", "sim"}
     assert {requirement.name for requirement in extras["dev"]} >= {"pytest", "hypothesis", "ruff"}
     assert [requirement.name for requirement in extras["flash"]] == ["flash-attn"]
     mujoco = next(requirement for requirement in extras["sim"] if requirement.name == "mujoco")

@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import sys
 
 import pytest
 from task_cases import DEGENERATE, metrics, prediction, said, scored
@@ -133,7 +132,6 @@ def test_metrics_of_single_objects_and_empty_pictures():
 
 
 def test_average_precision_is_cocos():
-    pytest.importorskip("pycocotools")
     a, b = thing(A, "a"), thing(B, "b")
     rows = [
         prediction(NAME, said([a, b]), [a, b], SAME),
@@ -151,8 +149,21 @@ def test_average_precision_is_cocos():
     assert metrics(NAME, named)["ap"] == pytest.approx(1.0)  # labels do not count where the record has none
 
 
-def test_without_pycocotools_the_rest_is_measured_and_said(monkeypatch, capsys):
-    monkeypatch.setitem(sys.modules, "pycocotools.coco", None)
-    found = metrics(NAME, prediction(NAME, said([A]), A, SAME))
-    assert found["match_score"] == 1.0 and "ap" not in found
-    assert "pip install pycocotools" in capsys.readouterr().err
+def test_precision_and_recall_are_one_value_for_any_order():
+    """Two matchings of one summed overlap, with 1 and 2 pairs above 0.5."""
+    truth = [thing([4, 0, 16, 8]), thing([4, 0, 20, 8]), thing([8, 0, 16, 8])]
+    for found in itertools.permutations([[0, 0, 16, 8], [0, 0, 12, 8], [0, 0, 12, 8]]):
+        assert metrics(NAME, prediction(NAME, said(list(found)), truth, SAME))["f1_50"] == pytest.approx(2 / 3)
+
+
+def test_average_precision_is_one_value_for_any_order_of_boxes_and_records():
+    right = [thing([x, 0, x + 50, 50]) for x in (0, 100, 200)]
+    wrong = [thing([x, 500, x + 50, 550]) for x in (0, 100, 200)]
+    for found in ([*right, *wrong], [*wrong, *right], [one for pair in zip(right, wrong, strict=True) for one in pair]):
+        measured = metrics(NAME, prediction(NAME, said(found), right, SAME))
+        assert measured["ap"] == measured["ap_50"] == pytest.approx(0.5)
+    rows = [
+        prediction(NAME, said([found]), [true], SAME) for found, true in zip([*right, *wrong], right * 2, strict=True)
+    ]
+    # Half of six boxes, half of six objects: precision 1/2 up to recall 1/2.
+    assert metrics(NAME, *rows)["ap"] == metrics(NAME, *rows[::-1])["ap"] == pytest.approx(0.5 * 51 / 101)
