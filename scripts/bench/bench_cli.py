@@ -1,4 +1,4 @@
-"""The command line the benchmarks share: a preset, its sizes, rounds, and where the figures go."""
+"""The command line the benchmarks share: a preset, its sizes, rounds, and where the metrics go."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ def parser_of(doc: str, rounds: int) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="gpu: random weights of the 3B model")
     parser.add_argument("--rounds", type=int, default=rounds, help="runs of each side, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     for name in PRESETS["cpu"]["sizes"]:
         parser.add_argument(f"--{name}", type=int, help="default: the preset's")
     return parser
@@ -29,8 +29,8 @@ def run(parser: argparse.ArgumentParser, measure: Callable[[dict, dict, argparse
     torch.set_num_threads(1)
     sizes = {name: getattr(args, name) or value for name, value in preset["sizes"].items()}
     print(f"{preset['dtype']} on {preset['device']}, {sizes}", flush=True)
-    figures = measure(preset, sizes, args)
-    for name, value in figures.items():
+    metrics = measure(preset, sizes, args)
+    for name, value in metrics.items():
         print(f"{name:26} {value:.6g}")
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        args.json.write_text(json.dumps(metrics, indent=2) + "\n")

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--max_new_tokens", type=int, default=160)
     parser.add_argument("--rounds", type=int, default=1, help="runs of each side, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     tasks = load_tasks()
@@ -79,17 +79,17 @@ def main() -> None:
         assert together == single, "batches changed a prediction"
         seconds["batched"].append(batched)
         seconds["one_by_one"].append(alone)
-    figures = {f"{side}_s": statistics.median(values) for side, values in seconds.items()}
-    figures |= {
+    metrics = {f"{side}_s": statistics.median(values) for side, values in seconds.items()}
+    metrics |= {
         "records": len(rows),
         "tasks": len({read_row(row)["question_type"] for row in rows}),
         "tokens": sum(p["tokens"] for p in together),
-        "speedup": figures["one_by_one_s"] / figures["batched_s"],
+        "speedup": metrics["one_by_one_s"] / metrics["batched_s"],
     }
-    for name, value in figures.items():
+    for name, value in metrics.items():
         print(f"{name:16} {value:.6g}")
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        args.json.write_text(json.dumps(metrics, indent=2) + "\n")
 
 
 if __name__ == "__main__":

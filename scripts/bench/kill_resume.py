@@ -48,17 +48,17 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=6, help="optimiser steps of a run (default 6)")
     parser.add_argument("--processes", type=int, default=1)
     parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--json", help="file for the figures")
+    parser.add_argument("--json", help="file for the metrics")
     args = parser.parse_args()
     if args.kills < 1 or args.steps < 2 or args.processes < 1:
         parser.error("--kills and --processes must be at least 1, --steps at least 2")
     with tempfile.TemporaryDirectory() as folder:
-        figures = campaign(args, Path(folder))
-    print(json.dumps(figures, indent=2))
+        metrics = campaign(args, Path(folder))
+    print(json.dumps(metrics, indent=2))
     if args.json:
-        Path(args.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        Path(args.json).write_text(json.dumps(metrics, indent=2) + "\n", encoding="utf-8")
     bound = 0 if args.processes == 1 else TOLERANCE
-    sys.exit(int(figures["lost_checkpoints"] > 0 or figures["max_weight_gap"] > bound))
+    sys.exit(int(metrics["lost_checkpoints"] > 0 or metrics["max_weight_gap"] > bound))
 
 
 def campaign(args, folder: Path) -> dict:

@@ -71,7 +71,7 @@ def table(found: dict[str, dict[str, float]], results: dict[str, dict[str, dict]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true", help="full fine-tuning too, not only LoRA")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS), help="which columns")
     parser.add_argument("--cases", nargs="+", default=[""], help="only cases whose name contains one of these")
     args = parser.parse_args()
@@ -89,8 +89,8 @@ def main() -> None:
     print(table(found, results))
     print(f"max_weight_gap {worst:.2e} (target {TARGET:g})")
     if args.json:
-        figures = {"max_weight_gap": worst, "target": TARGET, "gaps": found}
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        metrics = {"max_weight_gap": worst, "target": TARGET, "gaps": found}
+        args.json.write_text(json.dumps(metrics, indent=2) + "\n")
     raise SystemExit(worst > TARGET)
 
 

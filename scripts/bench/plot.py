@@ -14,12 +14,12 @@ def draw(files: list[Path], out: Path) -> None:
     """A bar a file, its key `speedup`, and a mark at `token_ratio`."""
     from matplotlib.figure import Figure
 
-    figures = {path.stem.replace("_", " "): json.loads(path.read_text()) for path in files}
+    results = {path.stem.replace("_", " "): json.loads(path.read_text()) for path in files}
     figure = Figure(figsize=(6, 3.5), layout="constrained")
     axes = figure.subplots()
-    bars = axes.bar(list(figures), [one["speedup"] for one in figures.values()], width=0.5, label="measured")
+    bars = axes.bar(list(results), [one["speedup"] for one in results.values()], width=0.5, label="measured")
     axes.bar_label(bars, fmt="%.1fx")
-    for at, one in enumerate(figures.values()):
+    for at, one in enumerate(results.values()):
         label = "row tokens / unique tokens" if at == 0 else None
         axes.hlines(one["token_ratio"], at - 0.35, at + 0.35, colors="black", linestyles="dashed", label=label)
     axes.set_ylabel("times as fast as TRL")

@@ -69,9 +69,9 @@ def measure(processes: int, steps: int) -> dict[str, float]:
         kind: sum(max(step) for step in zip(*(differences(one[kind]) for one in found), strict=True))
         for kind in ("wall", "cpu")
     }
-    figures = {kind: prompts / value for kind, value in seconds.items()}
-    print(f"{processes} process(es): {figures['wall']:.3f} prompts/s, {figures['cpu']:.3f} by CPU time", flush=True)
-    return figures
+    metrics = {kind: prompts / value for kind, value in seconds.items()}
+    print(f"{processes} process(es): {metrics['wall']:.3f} prompts/s, {metrics['cpu']:.3f} by CPU time", flush=True)
+    return metrics
 
 
 def differences(times: list[float]) -> list[float]:
@@ -82,7 +82,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=10, help="optimiser steps of a run, the first is not timed")
     parser.add_argument("--rounds", type=int, default=2, help="runs of each, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:
@@ -92,7 +92,7 @@ def main() -> None:
         for processes, found in runs.items():
             found.append(measure(processes, args.steps))
     median = {n: {k: statistics.median(one[k] for one in found) for k in found[0]} for n, found in runs.items()}
-    figures = {
+    metrics = {
         "prompts_per_second_1": median[1]["wall"],
         "prompts_per_second_2": median[2]["wall"],
         "ratio": median[2]["wall"] / median[1]["wall"],
@@ -100,10 +100,10 @@ def main() -> None:
         "cores": len(os.sched_getaffinity(0)),
         "load_average": os.getloadavg()[0],
     }
-    for name, value in figures.items():
+    for name, value in metrics.items():
         print(f"{name:24} {value:.3f}")
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        args.json.write_text(json.dumps(metrics, indent=2) + "\n")
 
 
 if __name__ == "__main__":

@@ -108,10 +108,10 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
                 tree, fed = grown, ours.engine.stats
             elif name == f"stock {K * M} rows":
                 row_tokens = sum(map(len, grown))
-    return figures(clock, sizes, tree, fed, row_tokens, len(ours.prompt.ids))
+    return metrics(clock, sizes, tree, fed, row_tokens, len(ours.prompt.ids))
 
 
-def figures(clock: Clock, sizes: dict, tree, fed: dict, row_tokens: int, prompt_tokens: int) -> dict:
+def metrics(clock: Clock, sizes: dict, tree, fed: dict, row_tokens: int, prompt_tokens: int) -> dict:
     K, M = sizes["think_num"], sizes["answer_num"]
     seconds = clock.medians()
     mine, rows = seconds[f"T{K}A{M}"], seconds[f"stock {K * M} rows"]

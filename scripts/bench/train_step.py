@@ -156,7 +156,7 @@ def compare(module, model, device: str, sizes: dict, rounds: int) -> dict:
         "peak_memory_ratio": memory["packed"] / memory["dense"],
         "max_logprob_gap": gaps["packed"][0],
         "max_grad_gap": gaps["packed"][1],
-        **_grouped_figures(seconds, gaps, row_tokens, prompt, rows),
+        **_grouped_metrics(seconds, gaps, row_tokens, prompt, rows),
     }
 
 
@@ -168,7 +168,7 @@ def _gaps(log_probs: dict, gradients: dict, name: str) -> tuple[float, float]:
     return (log_probs[name] - log_probs["dense"]).abs().max().item(), gap
 
 
-def _grouped_figures(seconds, gaps, row_tokens, prompt, rows) -> dict:
+def _grouped_metrics(seconds, gaps, row_tokens, prompt, rows) -> dict:
     if "grouped" not in gaps:
         return {}
     return {
@@ -182,16 +182,16 @@ def _grouped_figures(seconds, gaps, row_tokens, prompt, rows) -> dict:
 
 def growth(module, model, device: str, sizes: dict, counts: list[int]) -> dict:
     """Packed milliseconds a slot with K = M = each of `counts`, and their ratio to the first."""
-    figures = {}
+    metrics = {}
     for count in counts:
         prompt, rows = make_rows(module.config, sizes | {"think_num": count, "answer_num": count})
         slots = build_plans([prompt], [0] * len(rows), rows)[0].slots
         clock, name = Clock(device), f"K=M={count} {slots} slots"
         clock.run(name, forward_backward, packed_step, module, model, prompt, rows)
-        figures[f"slots_{count}x{count}"] = slots
-        figures[f"ms_per_slot_{count}x{count}"] = 1000 * clock.medians()[name] / slots
-    first = figures[f"ms_per_slot_{counts[0]}x{counts[0]}"]
-    return figures | {f"growth_{n}x{n}": figures[f"ms_per_slot_{n}x{n}"] / first for n in counts[1:]}
+        metrics[f"slots_{count}x{count}"] = slots
+        metrics[f"ms_per_slot_{count}x{count}"] = 1000 * clock.medians()[name] / slots
+    first = metrics[f"ms_per_slot_{counts[0]}x{counts[0]}"]
+    return metrics | {f"growth_{n}x{n}": metrics[f"ms_per_slot_{n}x{n}"] / first for n in counts[1:]}
 
 
 def measure(preset: dict, sizes: dict, args) -> dict:

@@ -129,8 +129,8 @@ def measure(folder: Path, temperature: float, count: int | None = None) -> dict[
 
 
 def report(folder: Path, temperature: float, count: int | None = None):
-    figures = measure(folder, temperature, count)
-    print(f"T = {temperature}: " + "  ".join(f"{name} {value:.3f}" for name, value in figures.items()), flush=True)
+    metrics = measure(folder, temperature, count)
+    print(f"T = {temperature}: " + "  ".join(f"{name} {value:.3f}" for name, value in metrics.items()), flush=True)
 
 
 def main():

@@ -2,7 +2,7 @@
 
     python scripts/demo/warm_start.py --out runs/tiny_model                # all three stages from random weights
     python scripts/demo/warm_start.py --out runs/more --start runs/tiny_model  # the last stage again, from weights
-    python scripts/demo/warm_start.py --evaluate scripts/demo/tiny_model   # figures on the 128 test scenes, no training
+    python scripts/demo/warm_start.py --evaluate scripts/demo/tiny_model   # metrics on the 128 test scenes, no training
 
 Every batch holds fresh scenes of a seed of its own, so no test scene is ever seen. The demonstrations are faulty on
 purpose (`demonstrate`): what is wrong with them is what reinforcement learning has to find out.
@@ -170,18 +170,18 @@ def evaluate(model, processor, scenes, sample):
             "thought_tokens": len(processor.tokenizer(thought + "</think>").input_ids),
             "answer_tokens": len(processor.tokenizer(answer).input_ids) + 1,
         })  # fmt: skip
-    figures = {}
+    metrics = {}
     for key in rows[0]:
         values = np.array([row[key] for row in rows])
         values = values[np.isfinite(values)]
-        figures[key] = float(values.mean()) if len(values) else float("nan")
+        metrics[key] = float(values.mean()) if len(values) else float("nan")
         if key.endswith("tokens"):
-            figures[f"{key}_max"] = float(values.max())
-    return figures
+            metrics[f"{key}_max"] = float(values.max())
+    return metrics
 
 
-def report(figures, title):
-    print(f"{title}: " + "  ".join(f"{key} {value:.3f}" for key, value in figures.items()), flush=True)
+def report(metrics, title):
+    print(f"{title}: " + "  ".join(f"{key} {value:.3f}" for key, value in metrics.items()), flush=True)
 
 
 def main():

@@ -4,7 +4,7 @@ A and B are output folders of eval.py, or their predictions.jsonl. Items are pai
 metric (accuracy, format, and whatever the task's own compute_metrics gives for a single prediction, such as the
 distance of a path in pixels) it prints the two means, their difference B - A, the relative change, the paired bootstrap
 interval of the difference, and on how many items B is better, worse or the same. Below it stand the items whose
-accuracy changed most; `--html FILE` writes them with their pictures. With several samples an item's figures are its
+accuracy changed most; `--html FILE` writes them with their pictures. With several samples an item's metrics are its
 means and its pass@k. Exit status 2 for a user's mistake.
 """
 
@@ -27,7 +27,7 @@ from prediction_files import is_prediction
 
 from task.task_loader import load_tasks
 from trainer.evaluation.intervals import bootstrap_interval
-from trainer.evaluation.item_metrics import UNSCORED, item_figures
+from trainer.evaluation.item_metrics import UNSCORED, item_metrics
 
 # A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
 LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
@@ -103,30 +103,31 @@ def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tup
 def compare(
     pairs: list[tuple[dict, dict]], tasks: dict, resamples: int = 10_000, seed: int = 42, pass_threshold: float = 1.0
 ) -> dict:
-    """{task_type: {metric: figures}}; figures: n, a, b, difference (b - a), relative, low, high, wins, losses, ties.
+    """{task_type: {metric: comparison}}.
 
-    `relative` is difference / |a|, None where a is 0. Wins are items on which B is better.
+    A comparison has n, a, b, difference (b - a), relative, low, high, better, wins, losses and ties. `relative` is
+    difference / |a|, None where a is 0. Wins are items on which B is better.
     """
     values: dict[str, dict[str, list]] = {}
     for left, right in pairs:
-        a, b = (_item_figures(item, tasks.get(item["question_type"]), pass_threshold) for item in (left, right))
+        a, b = (_metrics_of(item, tasks.get(item["question_type"]), pass_threshold) for item in (left, right))
         for metric in a:
             if metric in b:
                 values.setdefault(left["question_type"], {}).setdefault(metric, []).append((a[metric], b[metric]))
     return {
-        task_type: {metric: _figures(metric, np.array(v), resamples, seed) for metric, v in metrics.items()}
+        task_type: {metric: _comparison(metric, np.array(v), resamples, seed) for metric, v in metrics.items()}
         for task_type, metrics in values.items()
     }
 
 
-def _item_figures(item: dict, task, pass_threshold: float) -> dict[str, float]:
+def _metrics_of(item: dict, task, pass_threshold: float) -> dict[str, float]:
     try:
-        return item_figures(item, task, pass_threshold)
+        return item_metrics(item, task, pass_threshold)
     except Exception:  # a compute_metrics that needs more than one prediction
-        return item_figures(item, None, pass_threshold)
+        return item_metrics(item, None, pass_threshold)
 
 
-def _figures(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict:
+def _comparison(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict:
     # values: (n, 2), A and B of each pair
     lower = lower_is_better(metric)
     change = values[:, 1] - values[:, 0]
@@ -193,7 +194,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--pass_threshold", type=float, default=1.0, help="accuracy from which a sample passes")
     parser.add_argument("--changed", type=int, default=10, help="most changed items to show (default 10)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and changed items, pictures included")
-    parser.add_argument("--json", action="store_true", help="print the figures as JSON")
+    parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     args = parser.parse_args(argv)
     try:
         if args.resamples < 100:

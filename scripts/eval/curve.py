@@ -53,15 +53,15 @@ def main(argv: list[str] | None = None) -> int:
             raise ValueError(f"--rows {args.rows}: it must be at least 1.")
         if not args.run.is_dir():
             raise ValueError(f"{args.run} is not a folder: name the output_dir of a training run.")
-        figures = series(read_history(args.run)[0])
-        if args.key not in figures:
-            logged = ", ".join(sorted(figures)) or "no values at all"
-            raise ValueError(f"{args.run} has no logged {args.key!r}: logged are {logged}.")
+        logged = series(read_history(args.run)[0])
+        if args.key not in logged:
+            names = ", ".join(sorted(logged)) or "no values at all"
+            raise ValueError(f"{args.run} has no logged {args.key!r}: logged are {names}.")
     except ValueError as error:
         print(f"curve.py: {error}", file=sys.stderr)
         return 2
     print(f"{'steps':>13} {args.key:>9}")
-    print(draw(curve(*figures[args.key], args.rows)))
+    print(draw(curve(*logged[args.key], args.rows)))
     return 0
 
 

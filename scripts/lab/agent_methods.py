@@ -52,7 +52,7 @@ METHODS = {
 }
 NOT_TRAINING = ("dataset_name", "model_name_or_path", "output_dir", "use_peft")  # keys of the recipe
 METRICS = ("em", "em_1_hops", "em_2_hops", "em_3_hops", "tool_calls")
-FIGURES = [*METRICS, *(f"greedy_{name}" for name in METRICS), "steps", "train_tokens", "seconds"]
+COLUMNS = [*METRICS, *(f"greedy_{name}" for name in METRICS), "steps", "train_tokens", "seconds"]
 
 
 class TokenBudget(TrainerCallback):
@@ -105,12 +105,12 @@ def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, change
         trainer.train()
     seconds = time.process_time() - begun
     logs = [entry for entry in trainer.state.log_history if "rewards/accuracy_reward/mean" in entry]
-    figures = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
-    figures["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
+    metrics = {"steps": trainer.state.global_step, "train_tokens": tokens.tokens, "seconds": round(seconds)}
+    metrics["rewards"] = [round(entry["rewards/accuracy_reward/mean"], 4) for entry in logs]
     for prefix, temperature in (("", 1.0), ("greedy_", 0.0)):
         found = evaluate(trainer, temperature, seed)
-        figures |= {prefix + metric: found[metric] for metric in METRICS}
-    return figures
+        metrics |= {prefix + metric: found[metric] for metric in METRICS}
+    return metrics
 
 
 def evaluate(trainer, temperature: float, seed: int) -> dict:
@@ -141,11 +141,11 @@ def main() -> None:
     changes = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in args.set)}
     run_one = functools.partial(run, budget=args.tokens, hops=args.hops, folder=args.output_dir, changes=changes)
     make_runs(args.output_dir, args.methods, args.seeds, args.tokens, run_one)
-    found = table(args.output_dir, METHODS, FIGURES)
+    found = table(args.output_dir, METHODS, COLUMNS)
     print(f"{'':18}" + "".join(f"{name:>20}" for name in found))
-    for figure in FIGURES:
-        cells = [f"{columns[figure][0]:12.4g} ± {columns[figure][1]:<5.2g}" for columns in found.values()]
-        print(f"{figure:18}" + "".join(cells))
+    for column in COLUMNS:
+        cells = [f"{columns[column][0]:12.4g} ± {columns[column][1]:<5.2g}" for columns in found.values()]
+        print(f"{column:18}" + "".join(cells))
     (args.output_dir / "agent_methods.json").write_text(json.dumps(found, indent=2) + "\n")
 
 

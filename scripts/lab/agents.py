@@ -138,23 +138,23 @@ def main() -> None:
     parser.add_argument("--latency", type=float, default=0.5, help="seconds of a call (%(default)s)")
     parser.add_argument("--shape", type=int, nargs=3, default=(2, 2, 1), metavar=("M", "N", "L"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     bench = Bench(args)
     shape = TreeShape(*args.shape)
-    figures = {"shape": list(args.shape), "budget": budget(bench, shape), "latency": latency(bench, shape)}
-    _show(figures)
+    metrics = {"shape": list(args.shape), "budget": budget(bench, shape), "latency": latency(bench, shape)}
+    _show(metrics)
     if args.json:
-        args.json.write_text(json.dumps(figures, indent=2) + "\n")
+        args.json.write_text(json.dumps(metrics, indent=2) + "\n")
 
 
-def _show(figures: dict) -> None:
-    found = figures["budget"]
-    print(f"{figures['shape']}: {found['leaves']} leaves, {found['recomputed_tokens']} tokens computed twice")
+def _show(metrics: dict) -> None:
+    found = metrics["budget"]
+    print(f"{metrics['shape']}: {found['leaves']} leaves, {found['recomputed_tokens']} tokens computed twice")
     for hops, row in found["hops"].items():
         print(f"  hops {hops}: " + ", ".join(f"{name} {value:.3g}" for name, value in row.items()))
-    print(", ".join(f"{name} {value:.4g}" for name, value in figures["latency"].items()))
+    print(", ".join(f"{name} {value:.4g}" for name, value in metrics["latency"].items()))
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ from trainer.prompts import PromptEncoder
 
 KINDS = (("entropy", "online"), ("entropy", "retrospective"), ("surprisal", "online"), ("random", "online"),
          ("fixed", "online"))  # fmt: skip
-FIGURES = ("fork/saved", "fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/distinct", "fork/threshold")
+METRICS = ("fork/saved", "fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/distinct", "fork/threshold")
 
 
 class Bench:
@@ -58,18 +58,18 @@ class Bench:
         return self.engine.grow(self.prompts, policy, [str(i) for i in range(len(self.prompts))])
 
     def forks(self, args, chains: int) -> dict:
-        """Figures of the second generation, with the threshold that the first measured."""
+        """Metrics of the second generation, with the threshold that the first measured."""
         memory = {}
         for _ in range(2):
             policy = METHODS["tree_adv"].policy(
                 Batch(args, tokenizer=self.tokenizer, module=self.module, memory=memory)
             )
             sums = policy.metrics(self.grow(policy))
-            figures = {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
-            policy.remember(figures)
+            metrics = {name: total / count if count else float("nan") for name, (total, count) in sums.items()}
+            policy.remember(metrics)
         stats = self.engine.stats
         return {"generated": stats["generated_tokens"] / chains, "recomputed": stats["recomputed_tokens"]} | {
-            name.removeprefix("fork/"): figures[name] for name in FIGURES
+            name.removeprefix("fork/"): metrics[name] for name in METRICS
         }
 
 
@@ -77,7 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--prompts", type=int, default=64)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--json", type=Path, help="write the metrics to this file")
     shape = {"num_generations": 16} | {
         name: TreeAdvArguments.__dataclass_fields__[name].default for name in ("num_trees", "branch_factor", "min_gap")
     }
@@ -95,8 +95,8 @@ def main() -> None:
         args = GRPOConfig(report_to="none", fork_rule=rule, fork_timing=timing, **plain)
         found[f"{rule} {timing}"] = bench.forks(args, chains)
     print(f"{'':24}" + "".join(f"{name:>12}" for name in next(iter(found.values()))))
-    for name, figures in found.items():
-        print(f"{name:24}" + "".join(f"{value:12.4g}" for value in figures.values()))
+    for name, metrics in found.items():
+        print(f"{name:24}" + "".join(f"{value:12.4g}" for value in metrics.values()))
     if given.json:
         given.json.write_text(json.dumps({"chains": chains} | found, indent=2) + "\n")
 

@@ -29,15 +29,15 @@ def make_runs(
             print(f"{file}: {file.read_text()}", flush=True)
 
 
-def table(folder: Path, methods: Iterable[str], figures: Iterable[str]) -> dict:
-    """{method: {figure: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
+def table(folder: Path, methods: Iterable[str], metrics: Iterable[str]) -> dict:
+    """{method: {metric: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
     found = {}
     for name in methods:
         runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
         if runs:
-            columns = {figure: [one[figure] for one in runs] for figure in figures}
+            columns = {metric: [one[metric] for one in runs] for metric in metrics}
             found[name] = {
-                figure: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
-                for figure, v in columns.items()
+                metric: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
+                for metric, v in columns.items()
             }
     return found

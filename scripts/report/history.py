@@ -1,4 +1,4 @@
-"""The logged figures of a run, from whichever file has them, as series over the steps."""
+"""The logged metrics of a run, from whichever file has them, as series over the steps."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from report.lines import number, read_lines, read_object
 
-NOT_FIGURES = ("step", "epoch", "time", "total_flos")
+NOT_METRICS = ("step", "epoch", "time", "total_flos")
 MOST_POINTS = 2000  # of one curve
 SPIKE_FACTOR = 3.0  # a gradient norm above this many times the run's mean is marked
 
@@ -47,7 +47,7 @@ def series(history: list[dict]) -> dict[str, list[list[float]]]:
     for entry in history:
         for name, value in entry.items():
             value = number(value)
-            if value is not None and name not in NOT_FIGURES:
+            if value is not None and name not in NOT_METRICS:
                 points.setdefault(str(name)[:200], {})[number(entry["step"])] = value
     result = {}
     for name, values in points.items():

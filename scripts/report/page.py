@@ -84,12 +84,12 @@ def as_script_data(content: dict) -> str:
 
 def _run(source: Source, trees: list[dict], tasks: dict, pictures: Pictures) -> dict:
     history, start = read_history(source.folder)
-    figures = series(history) | checkpoint_series(source.folder)
+    curves = series(history) | checkpoint_series(source.folder)
     thought_end = start.get("thought_end")
     return {
         "name": source.name,
-        "series": {name: thinned(points) for name, points in figures.items()},
-        "spikes": spikes(figures[GRADIENT_NORM]) if GRADIENT_NORM in figures else [],
+        "series": {name: thinned(points) for name, points in curves.items()},
+        "spikes": spikes(curves[GRADIENT_NORM]) if GRADIENT_NORM in curves else [],
         "progress": progress(history, start),
         "settings": _settings({k: v for k, v in start.items() if k not in ("event", "time", "ended")}),
         "trees": tree_items(trees, tasks, pictures, thought_end if isinstance(thought_end, str) else "</think>"),

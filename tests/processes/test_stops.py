@@ -52,10 +52,10 @@ def test_sigterm_to_the_launcher_saves_and_ends_well_and_another_layout_is_told(
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_killed_runs_go_on_and_end_where_an_uninterrupted_one_does(tmp_path, processes):
-    figures = tmp_path / "figures.json"
+    metrics = tmp_path / "metrics.json"
     flags = ["--kills", "2" if processes == 1 else "1", "--steps", "3", "--processes", str(processes)]
-    done = run(sys.executable, ROOT / "scripts/bench/kill_resume.py", *flags, "--json", figures)
+    done = run(sys.executable, ROOT / "scripts/bench/kill_resume.py", *flags, "--json", metrics)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
-    found = json.loads(figures.read_text())
+    found = json.loads(metrics.read_text())
     assert found["kills"] >= 1 and found["lost_checkpoints"] == 0
     assert found["max_weight_gap"] <= (0 if processes == 1 else 1e-6)

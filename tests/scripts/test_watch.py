@@ -149,7 +149,7 @@ def test_mistakes_end_with_status_2_and_one_sentence(tmp_path):
 
 @pytest.mark.slow
 def test_the_browser_follows_a_run(open_page, tmp_path):
-    """Figures and trees come by themselves; what was chosen, opened and scrolled to stays."""
+    """Metrics and trees appear without a reload; what was chosen, opened and scrolled to stays."""
     image = cases.picture(tmp_path / "a.png")
     log = cases.log_entries(50)
     cases.write_lines(tmp_path / "log.jsonl", log[:4])
@@ -159,7 +159,7 @@ def test_the_browser_follows_a_run(open_page, tmp_path):
         page = open_page(f"http://127.0.0.1:{port}/")
         assert "step 15 of 50" in page.locator("#live").inner_text()
         page.locator(".node").nth(2).click()
-        page.locator("#other-figures > summary").click()
+        page.locator("#other-metrics > summary").click()
         page.evaluate("scrollTo(0, 700)")
         with (tmp_path / "trees.jsonl").open("a") as out:
             out.write(json.dumps(trees[1]) + "\n")
@@ -168,7 +168,7 @@ def test_the_browser_follows_a_run(open_page, tmp_path):
         assert "training has ended" in page.locator("#live").inner_text()
         assert page.locator("output").inner_text() == "step 0"
         assert page.locator(".node[aria-pressed=true]").count() == 1
-        assert page.evaluate("document.querySelector('#other-figures').open")
+        assert page.evaluate("document.querySelector('#other-metrics').open")
         assert page.evaluate("scrollY") == pytest.approx(700, abs=5)
         page.get_by_label("Later step").click()
         assert page.locator("output").inner_text() == "step 20"

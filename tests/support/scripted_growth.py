@@ -20,7 +20,7 @@ class Row:
     node: int
     room: int
     token_ids: list[int] = field(default_factory=list)
-    figures: list[tuple[float, float]] = field(default_factory=list)  # log-probability and entropy of each
+    stats: list[tuple[float, float]] = field(default_factory=list)  # log-probability and entropy of each
     taken: list[int] | None = None  # first tokens of its siblings, if they must differ
 
 
@@ -69,11 +69,11 @@ class ScriptedEngine:
         token = self.random.choices(list(left), list(left.values()))[0]
         taken.append(token)
         row.token_ids.append(token)
-        row.figures.append((math.log(weights[token]), -sum(p * math.log(p) for p in weights.values() if p > 0)))
+        row.stats.append((math.log(weights[token]), -sum(p * math.log(p) for p in weights.values() if p > 0)))
         self.generated += 1
 
     def _split(self, rows: list[Row]) -> list[Row]:
-        logprobs, entropies = np.array([row.figures[-1] for row in rows]).T
+        logprobs, entropies = np.array([row.stats[-1] for row in rows]).T
         children = []
         asked = self.policy.candidates(entropies, logprobs)
         for i in np.argsort(-entropies, kind="stable"):
@@ -87,11 +87,11 @@ class ScriptedEngine:
         return self.policy.split(row.tree, row.node, row.token_ids, entropy, logprob)
 
     def _fork(self, row: Row, split) -> list[Row]:
-        token, figures = row.token_ids.pop(), row.figures.pop()
+        token, stats = row.token_ids.pop(), row.stats.pop()
         self._close(row, "ok")
         segment = Segment("segment", split.count, row.room - len(row.token_ids))
         first, *others = self._children(row.tree, row.node, segment)
-        row.node, row.room, row.token_ids, row.figures = first.node, first.room, [token], [figures]
+        row.node, row.room, row.token_ids, row.stats = first.node, first.room, [token], [stats]
         taken = [token]
         for other in others:
             other.taken = taken if split.distinct else None
@@ -117,4 +117,4 @@ class ScriptedEngine:
     def _close(self, row: Row, status: str) -> None:
         node = row.tree.nodes[row.node]
         node.token_ids, node.status = list(row.token_ids), status
-        node.logprobs, node.entropies = ([figures[k] for figures in row.figures] for k in (0, 1))
+        node.logprobs, node.entropies = ([stats[k] for stats in row.stats] for k in (0, 1))

@@ -93,7 +93,7 @@ class Growth:
     def _split(self, wanted: list[int], drawn_from: tuple, drawn: tuple) -> None:
         """Asks about each wanted row, the higher entropy first; siblings draw from what the row drew from."""
         tokens, logprobs, entropies = (values.tolist() for values in drawn)
-        sources, figures = list(range(len(self.rows))), []
+        sources, siblings = list(range(len(self.rows))), []
         for index in sorted(wanted, key=lambda index: -entropies[index]):
             row = self.rows.rows[index]
             grown, tree = self.rows.grown(index), self.trees[row.prompt]
@@ -105,12 +105,12 @@ class Growth:
             sources += [index] * len(new)
             logits, *others = (None if values is None else values[[index] * len(new)] for values in drawn_from)
             distinct = [(list(range(len(new))), [tokens[index]])] if fork.distinct else []
-            figures.append(self.sampler(logits, *others, distinct))
+            siblings.append(self.sampler(logits, *others, distinct))
             if self.expands and len(grown) > 1:
                 self.parked.keep_border(row.prompt, row.node, logits[0])
-        if figures:
+        if siblings:
             new = list(range(len(tokens), len(sources)))
-            self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*figures, strict=True)))
+            self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*siblings, strict=True)))
             self.forward.select(sources)
 
     def _leave(self) -> None:

@@ -83,7 +83,7 @@ class LiveRows:
         self.trees, self.matcher, self.eos_ids = trees, matcher, set(eos_ids)
         self.columns, self.rows = 0, []
         self._tokens = torch.zeros(0, 0, dtype=torch.long, device=device)
-        self._figures = torch.zeros(2, 0, 0, device=device)
+        self._stats = torch.zeros(2, 0, 0, device=device)
         self._ends = torch.zeros(1, vocab_size, dtype=torch.bool, device=device)
         self._ends[0, eos_ids] = True
         self._table_of: dict[tuple[StopMatcher, ...], int] = {(): 0}
@@ -110,10 +110,10 @@ class LiveRows:
     def enter(self, forks: list[Fork]) -> None:
         """Appends rows that wait for their children."""
         if not self.rows:
-            self.columns, self._tokens, self._figures = 0, self._tokens[:, :0], self._figures[:, :, :0]
+            self.columns, self._tokens, self._stats = 0, self._tokens[:, :0], self._stats[:, :, :0]
         self.rows += [Row(fork.prompt, fork.node, fork=fork) for fork in forks]
         self._tokens = F.pad(self._tokens, (0, 0, 0, len(forks)))
-        self._figures = F.pad(self._figures, (0, 0, 0, len(forks)))
+        self._stats = F.pad(self._stats, (0, 0, 0, len(forks)))
 
     def fork(self) -> tuple[list[int], list[tuple[list[int], tuple[int, ...]]]]:
         """Replaces each row that waits for children by them.
@@ -135,7 +135,7 @@ class LiveRows:
     def append(self, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         """Takes one sampled token a row."""
         if self.columns == self._tokens.shape[1]:
-            self._tokens, self._figures = F.pad(self._tokens, (0, ROOM)), F.pad(self._figures, (0, ROOM))
+            self._tokens, self._stats = F.pad(self._tokens, (0, ROOM)), F.pad(self._stats, (0, ROOM))
         self.columns += 1
         self._write(slice(None), tokens, logprobs, entropies)
 
@@ -192,7 +192,7 @@ class LiveRows:
         return list(new)
 
     def spread(self, sources: list[int], rows: list[int], drawn: tuple[Tensor, Tensor, Tensor]) -> None:
-        """Follows `split`: rows as `sources` say, the last token of `rows` and its figures as drawn."""
+        """Completes `split`: reorders rows by `sources`, and stores what was `drawn` as the last column of `rows`."""
         self._reorder(sources)
         self._write(torch.tensor(rows, device=self._tokens.device), *drawn)
 
@@ -231,18 +231,18 @@ class LiveRows:
         row = self.rows[index]
         node, end = self.trees[row.prompt].nodes[row.node], row.start + count
         node.token_ids = self._tokens[index, row.start : end].tolist()
-        node.logprobs, node.entropies = self._figures[:, index, row.start : end].tolist()
+        node.logprobs, node.entropies = self._stats[:, index, row.start : end].tolist()
         node.status = status
 
     def _write(self, rows, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
         self._tokens[rows, self.columns - 1] = tokens
-        self._figures[0, rows, self.columns - 1] = logprobs
-        self._figures[1, rows, self.columns - 1] = entropies
+        self._stats[0, rows, self.columns - 1] = logprobs
+        self._stats[1, rows, self.columns - 1] = entropies
 
     def _reorder(self, sources: list[int]) -> None:
         device = self._tokens.device
         index = torch.tensor(sources, dtype=torch.long, device=device)
-        self._tokens, self._figures = self._tokens[index], self._figures[:, index]
+        self._tokens, self._stats = self._tokens[index], self._stats[:, index]
         for matchers in {row.matchers for row in self.rows}.difference(self._table_of):
             self._table_of[matchers] = len(self._ends)
             ends = torch.stack([matcher.candidates for matcher in matchers]).any(0).to(device)

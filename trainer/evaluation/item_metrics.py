@@ -1,4 +1,4 @@
-"""The figures of one prediction alone, for comparing items and for intervals over items; and pass@k."""
+"""The metrics of one prediction alone, for comparing items and for intervals over items; and pass@k."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
     return 1 - math.comb(samples - passed, k) / math.comb(samples, k)
 
 
-def item_figures(prediction: dict, task: Task | None, pass_threshold: float = 1.0) -> dict[str, float]:
-    """Every finite figure of one record: format, accuracy, its task's compute_metrics on it alone, and pass@k.
+def item_metrics(prediction: dict, task: Task | None, pass_threshold: float = 1.0) -> dict[str, float]:
+    """Every finite metric of one record: format, accuracy, its task's compute_metrics on it alone, and pass@k.
 
-    With several samples the figures are means over those that have one, and pass@k, for k in powers of two, is over
+    With several samples the metrics are means over those that have one, and pass@k, for k in powers of two, is over
     the samples with an accuracy; one passes if that is at least `pass_threshold`. {} for a record without scores.
     """
     samples = samples_of(prediction)
     found: dict[str, list[float]] = {}
     for sample in samples:
-        figures = {"accuracy": sample.get("accuracy"), "format": sample.get("format")}
+        metrics = {"accuracy": sample.get("accuracy"), "format": sample.get("format")}
         if task is not None and task.compute_metrics is not None:
-            figures |= {k: v for k, v in task.compute_metrics([sample]).items() if k not in (*figures, "count")}
-        for name, value in figures.items():
+            metrics |= {k: v for k, v in task.compute_metrics([sample]).items() if k not in (*metrics, "count")}
+        for name, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 found.setdefault(name, []).append(float(value))
-    figures = {name: fmean(values) for name, values in found.items()}
-    return figures | pass_figures(prediction, pass_threshold)
+    metrics = {name: fmean(values) for name, values in found.items()}
+    return metrics | pass_metrics(prediction, pass_threshold)
 
 
-def pass_figures(prediction: dict, pass_threshold: float) -> dict[str, float]:
+def pass_metrics(prediction: dict, pass_threshold: float) -> dict[str, float]:
     """{"pass@1": , "pass@2": , ..., "mean@n": } of a record with several samples; {} with one, or none scored."""
     if "samples" not in prediction:
         return {}
@@ -57,5 +57,5 @@ def pass_figures(prediction: dict, pass_threshold: float) -> dict[str, float]:
         return {}
     passed = sum(score >= pass_threshold for score in scores)
     powers = [2**i for i in range(len(scores).bit_length()) if 2**i <= len(scores)]
-    figures = {f"pass@{k}": pass_at_k(len(scores), passed, k) for k in powers}
-    return figures | {f"mean@{len(prediction['samples'])}": fmean(scores)}
+    metrics = {f"pass@{k}": pass_at_k(len(scores), passed, k) for k in powers}
+    return metrics | {f"mean@{len(prediction['samples'])}": fmean(scores)}

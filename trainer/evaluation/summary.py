@@ -6,7 +6,7 @@ from statistics import fmean
 
 from task.task_loader import Task
 from trainer.evaluation.intervals import mean_interval
-from trainer.evaluation.item_metrics import item_figures, pass_figures, samples_of
+from trainer.evaluation.item_metrics import item_metrics, pass_metrics, samples_of
 
 # Fine, does not parse, cut at max_new_tokens; no completion that counts: bad media, out of memory, a tool that failed.
 STATUSES = ("ok", "parse_fail", "length", "load_error", "oom", "tool_error")
@@ -18,7 +18,7 @@ def summarise(
     """{task_type: metrics}: the task's compute_metrics, mean accuracy and format, pass@k, and the counts.
 
     Every metric is over the completions that have scores; with several a record, accuracy, format and pass@k are means
-    over records of the record's own figure. `n` counts all records, `n_load_error`, `n_parse_fail` and so on the
+    over records of the record's own metric. `n` counts all records, `n_load_error`, `n_parse_fail` and so on the
     completions of that status. Padded duplicates cannot count: an id that occurs twice is an error of ours.
     """
     result = {}
@@ -30,9 +30,9 @@ def summarise(
             values = [item[name] for item in loaded if item[name] is not None]
             if values:
                 metrics[name] = fmean(values)
-        passed = [pass_figures(item, pass_threshold) for item in loaded]
-        for name in dict.fromkeys(name for figures in passed for name in figures):
-            metrics[name] = fmean(figures[name] for figures in passed if name in figures)
+        passed = [pass_metrics(item, pass_threshold) for item in loaded]
+        for name in dict.fromkeys(name for found in passed for name in found):
+            metrics[name] = fmean(found[name] for found in passed if name in found)
         metrics["n"] = len(items)
         statuses = [sample["status"] for item in items for sample in item.get("samples") or [item]]
         metrics |= {f"n_{status}": statuses.count(status) for status in STATUSES[1:]}
@@ -51,12 +51,12 @@ def intervals(
     result = {}
     for task_type, items in _by_task(predictions).items():
         try:
-            figures = [item_figures(item, tasks[task_type], pass_threshold) for item in items]
+            by_record = [item_metrics(item, tasks[task_type], pass_threshold) for item in items]
         except Exception:  # a compute_metrics that needs more than one prediction
-            figures = [item_figures(item, None, pass_threshold) for item in items]
+            by_record = [item_metrics(item, None, pass_threshold) for item in items]
         found = {}
         for name, mean in summary[task_type].items():
-            values = [figure[name] for figure in figures if name in figure]
+            values = [metrics[name] for metrics in by_record if name in metrics]
             ours = name in ("accuracy", "format") or name.startswith(("pass@", "mean@"))
             if len(values) < 2 or abs(fmean(values) - mean) > 1e-9 * max(1.0, abs(mean)):
                 continue

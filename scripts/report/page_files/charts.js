@@ -1,6 +1,6 @@
 // Curves over training steps, drawn by uPlot.
 
-// Figures that are looked at together share a chart; `find` takes every name it matches, labelled by its group.
+// Metrics that belong together share a chart; `find` takes every name it matches, labelled by its group.
 const PANELS = [
   { title: "Reward", note: "weighted sum of all functions, mean of a generation", keys: [["reward", "reward"]] },
   { title: "Reward by function", find: /^rewards\/([^/]+?)(?:_reward)?\/mean$/ },
@@ -10,20 +10,20 @@ const PANELS = [
   { title: "Groups without a signal", note: "share of groups whose rewards are all equal", keys: [["thought/zero_spread", "thoughts"], ["answer/zero_spread", "answers"], ["intra/zero_spread", "within trees"], ["inter/zero_spread", "across trees"], ["advantages/zero_spread", "leaves"], ["frac_reward_zero_std", "prompts"]] },
   { title: "Lengths", note: "tokens", keys: [["thought/length", "thought"], ["answer/length", "answer"], ["completions/mean_length", "completion"]] },
   { title: "Cut short", note: "share", keys: [["rollout/cut_share", "nodes cut"], ["thought/unclosed_share", "thoughts unclosed"], ["rollout/failed_share", "prompts failed"]] },
-  { title: "Forks", note: "a prompt", keys: [["fork/count", "forks"], ["fork/filled", "chains instead"]] },
+  { title: "Forks", note: "per prompt", keys: [["fork/count", "forks"], ["fork/filled", "chains instead"]] },
   { title: "What forks are worth", note: "share", keys: [["fork/saved", "tokens saved"], ["fork/mixed", "children differ in reward"], ["fork/distinct", "leaves differ"], ["fork/different_observation", "observations differ"]] },
   { title: "Entropy at forks", note: "nats", keys: [["fork/entropy", "forks"], ["fork/threshold", "threshold"], ["fork/measured", "threshold measured"]] },
-  { title: "Turns", note: "a leaf", keys: [["agent/turns", "turns with an observation"]] },
+  { title: "Turns", note: "per leaf", keys: [["agent/turns", "turns with an observation"]] },
   { title: "Answers of agents", note: "share", keys: [["agent/answered_share", "leaves that answer"], ["agent/invalid_share", "turns without an action"], ["agent/one_turn_share", "trees that answer at once"]] },
-  { title: "Tool calls", note: "a prompt", keys: [["tool/calls", "made"], ["tool/reused", "reused"], ["tool/replayed", "replayed"]] },
-  { title: "Tool errors", note: "a prompt", find: /^tool\/errors\/(.+)$/ },
+  { title: "Tool calls", note: "per prompt", keys: [["tool/calls", "made"], ["tool/reused", "reused"], ["tool/replayed", "replayed"]] },
+  { title: "Tool errors", note: "per prompt", find: /^tool\/errors\/(.+)$/ },
   { title: "Gradient norm", keys: [["grad_norm", "norm"]], spikes: true },
   { title: "Entropy", note: "nats", keys: [["thought/entropy", "thoughts"], ["answer/entropy", "answers"], ["entropy", "completions"]] },
   { title: "Divergence from the reference", note: "KL", keys: [["thought/kl", "thoughts"], ["answer/kl", "answers"], ["kl", "completions"]] },
   { title: "Clipped tokens", note: "share", keys: [["thought/clip_ratio/region_mean", "thoughts"], ["answer/clip_ratio/region_mean", "answers"], ["clip_ratio/region_mean", "completions"]] },
-  { title: "Tokens a prompt", keys: [["tokens/generated", "generated"], ["tokens/unique", "in the tree"], ["tokens/trained", "in dense rows"]] },
-  { title: "Speed", note: "tokens a second", keys: [["tokens per second", "all, of all processes"], ["rollout/tokens_per_second", "rollouts, of one process"]] },
-  { title: "Seconds a step", keys: [["step_time", "all"], ["rollout/seconds", "rollouts"]] },
+  { title: "Tokens per prompt", keys: [["tokens/generated", "generated"], ["tokens/unique", "in the tree"], ["tokens/trained", "in dense rows"]] },
+  { title: "Speed", note: "tokens per second", keys: [["tokens per second", "all, of all processes"], ["rollout/tokens_per_second", "rollouts, of one process"]] },
+  { title: "Seconds per step", keys: [["step_time", "all"], ["rollout/seconds", "rollouts"]] },
   { title: "Loss", keys: [["loss", "loss"]] },
   { title: "Learning rate", keys: [["learning_rate", "rate"]] },
 ];
@@ -57,13 +57,13 @@ function drawCurves(runs) {
     section.append(el("h3", { class: "subhead" }, "Evaluation by step"), held);
     for (const key of evaluated) addChart(held, { title: key.match(EVALUATION_KEY)[1], keys: [[key, "value"]] }, shown);
   }
-  if (others.length) section.append(otherFigures(others, shown));
+  if (others.length) section.append(otherMetrics(others, shown));
 }
 
-function otherFigures(names, runs) {
+function otherMetrics(names, runs) {
   const grid = el("div", { class: "charts" });
-  const details = el("details", { class: "more", id: "other-figures" },
-    el("summary", {}, `All other logged figures (${names.length})`), grid);
+  const details = el("details", { class: "more", id: "other-metrics" },
+    el("summary", {}, `All other logged metrics (${names.length})`), grid);
   details.addEventListener("toggle", () => {
     if (details.open && !grid.childElementCount) for (const name of names) addChart(grid, { title: name, keys: [[name, "value"]] }, runs);
   });

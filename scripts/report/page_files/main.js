@@ -60,8 +60,8 @@ function runTiles(run) {
   const accuracy = Object.keys(run.series).find((name) => /^rewards\/accuracy_reward\/mean$/.test(name));
   if (accuracy) { const [first, last] = ends(run.series[accuracy]); tiles.push(tile("Accuracy reward", figure(last), `from ${figure(first)} at the start`)); }
   if (step) tiles.push(tile("Steps", count(step), most ? (step >= most ? "all done" : `of ${count(most)}${left ? `, ${duration(left)} left` : ""}`) : null));
-  if (run.series.num_tokens) tiles.push(tile("Tokens trained", count(run.series.num_tokens[1].at(-1)), run.series["tokens per second"] ? `${count(run.series["tokens per second"][1].at(-1))} a second at the end` : null));
-  if (run.series.step_time) tiles.push(tile("Seconds a step", figure(mean(run.series.step_time[1])), "mean"));
+  if (run.series.num_tokens) tiles.push(tile("Tokens trained", count(run.series.num_tokens[1].at(-1)), run.series["tokens per second"] ? `${count(run.series["tokens per second"][1].at(-1))} per second at the end` : null));
+  if (run.series.step_time) tiles.push(tile("Seconds per step", figure(mean(run.series.step_time[1])), "mean"));
   if (run.series.grad_norm) tiles.push(tile("Gradient spikes", count(run.spikes.length), `of ${plural(run.series.grad_norm[1].length, "logged step")}`));
   return tiles;
 }
@@ -73,7 +73,7 @@ function evaluationTiles(evaluation) {
   if (items) tiles.push(tile("Items", count(items), Object.entries(evaluation.statuses).map(([status, n]) => `${count(n)} ${status.replaceAll("_", " ")}`).join(", ")));
   if (isNumber(evaluation.counts.generated_tokens)) {
     const { generated_tokens: tokens, seconds } = evaluation.counts;
-    tiles.push(tile("Tokens generated", count(tokens), seconds ? `${count(tokens / seconds)} a second` : null));
+    tiles.push(tile("Tokens generated", count(tokens), seconds ? `${count(tokens / seconds)} per second` : null));
   }
   return tiles;
 }
@@ -89,7 +89,7 @@ function showProgress() {
     return el("div", {}, `${state.data.runs.length > 1 ? `${name}: ` : ""}step ${count(progress.step)} of ${count(progress.max_steps)}, ${text}`,
       el("div", { class: "bar" }, el("i", { style: { width: `${100 * share}%` } })));
   }));
-  if (!place.childElementCount) place.append(el("span", { class: "muted" }, "waiting for figures"));
+  if (!place.childElementCount) place.append(el("span", { class: "muted" }, "waiting for metrics"));
 }
 
 async function poll() {
@@ -97,10 +97,10 @@ async function poll() {
     const answer = await fetch(`/news?have=${encodeURIComponent(state.version ?? "")}`);
     if (answer.status === 200) {
       const news = await answer.json();
-      const scroll = scrollY, open = byId("other-figures")?.open;
+      const scroll = scrollY, open = byId("other-metrics")?.open;
       draw(news.data, news.pictures);
       showProgress();
-      if (open) byId("other-figures").open = true;
+      if (open) byId("other-metrics").open = true;
       scrollTo(0, scroll);
     }
     if (document.body.dataset.connected === "no") showProgress();

@@ -9,10 +9,10 @@ from paths import ROOT
 
 
 @pytest.mark.slow
-def test_figures_of_two_steps(tmp_path):
-    out = tmp_path / "figures.json"
+def test_metrics_of_two_steps(tmp_path):
+    out = tmp_path / "metrics.json"
     command = [sys.executable, "scripts/bench/processes.py", "--steps", "2", "--rounds", "1", "--json", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=280)
-    figures = json.loads(out.read_text())
-    assert figures["ratio"] == figures["prompts_per_second_2"] / figures["prompts_per_second_1"]
-    assert 1 < figures["cpu_ratio"] < 2.5  # of one step; a process may have the shorter rollouts
+    metrics = json.loads(out.read_text())
+    assert metrics["ratio"] == metrics["prompts_per_second_2"] / metrics["prompts_per_second_1"]
+    assert 1 < metrics["cpu_ratio"] < 2.5  # of one step; a process may have the shorter rollouts

@@ -13,7 +13,7 @@ SIZES = {"grid": 8, "thought": 6, "answer": 3, "text_tokens": 70, "think_num": 2
 PROMPT, TREE, ROWS = 16 + 72, 2 * 6 + 4 * 3, 4 * (6 + 3)
 
 
-def figures_of(script: str, folder) -> dict:
+def metrics_of(script: str, folder) -> dict:
     out = folder / f"{script}.json"
     flags = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
     command = [sys.executable, f"scripts/bench/{script}.py", *flags, "--rounds", "1", "--json", str(out)]
@@ -23,21 +23,21 @@ def figures_of(script: str, folder) -> dict:
 
 @pytest.mark.slow
 def test_rollout(tmp_path):
-    figures = figures_of("rollout", tmp_path)
-    assert (figures["prompt_tokens"], figures["tree_tokens"], figures["stock_row_tokens"]) == (PROMPT, TREE, ROWS)
-    assert figures["token_ratio"] == pytest.approx((4 * PROMPT + ROWS) / (PROMPT + TREE))
-    assert figures["limit_of_cost"] == pytest.approx(1 / figures["token_ratio"])
-    assert figures["speedup"] == pytest.approx(figures["stock_4_rows_s"] / figures["T2A2_s"])
-    assert figures["cost_vs_T4A1"] == pytest.approx(figures["T2A2_s"] / figures["T2A1_s"])
-    assert figures["cost_vs_stock_T4A1"] == pytest.approx(figures["T2A2_s"] / figures["stock_2_rows_s"])
+    metrics = metrics_of("rollout", tmp_path)
+    assert (metrics["prompt_tokens"], metrics["tree_tokens"], metrics["stock_row_tokens"]) == (PROMPT, TREE, ROWS)
+    assert metrics["token_ratio"] == pytest.approx((4 * PROMPT + ROWS) / (PROMPT + TREE))
+    assert metrics["limit_of_cost"] == pytest.approx(1 / metrics["token_ratio"])
+    assert metrics["speedup"] == pytest.approx(metrics["stock_4_rows_s"] / metrics["T2A2_s"])
+    assert metrics["cost_vs_T4A1"] == pytest.approx(metrics["T2A2_s"] / metrics["T2A1_s"])
+    assert metrics["cost_vs_stock_T4A1"] == pytest.approx(metrics["T2A2_s"] / metrics["stock_2_rows_s"])
 
 
 @pytest.mark.slow
 def test_whole_step(tmp_path):
-    figures = figures_of("whole_step", tmp_path)
-    assert (figures["leaves"], figures["unique_tokens"]) == (4, PROMPT + TREE)
-    assert figures["row_tokens"] == 4 * PROMPT + ROWS
-    assert figures["speedup"] == pytest.approx(figures["stock_s"] / figures["ours_s"])
+    metrics = metrics_of("whole_step", tmp_path)
+    assert (metrics["leaves"], metrics["unique_tokens"]) == (4, PROMPT + TREE)
+    assert metrics["row_tokens"] == 4 * PROMPT + ROWS
+    assert metrics["speedup"] == pytest.approx(metrics["stock_s"] / metrics["ours_s"])
 
 
 def test_the_gpu_preset_says_what_it_needs():

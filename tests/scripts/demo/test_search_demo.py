@@ -174,9 +174,9 @@ def test_the_shipped_model_searches_and_leaves_room_to_learn(one_thread):
     pytest.importorskip("bm25s")
     from scripts.demo import learn_to_search
 
-    figures = learn_to_search.measure(TEXT_MODEL, 1.0, 60)
-    assert figures["answered_share"] > 0.9 and figures["tool_calls"] > 1
-    assert 0.2 < figures["em"] < 0.7
+    metrics = learn_to_search.measure(TEXT_MODEL, 1.0, 60)
+    assert metrics["answered_share"] > 0.9 and metrics["tool_calls"] > 1
+    assert 0.2 < metrics["em"] < 0.7
 
 
 # ---- the comparison of methods
@@ -212,7 +212,7 @@ def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_th
     budget.on_log(None, None, control, logs={"train_runtime": 1.0})
     assert stops == [False, False, True] and budget.tokens == 7_200
     for seed, em in ((1, 0.5), (2, 0.7)):
-        run = dict.fromkeys(agent_methods.FIGURES, 0.0) | {"em": em}
+        run = dict.fromkeys(agent_methods.COLUMNS, 0.0) | {"em": em}
         (tmp_path / f"tree-seed{seed}.json").write_text(json.dumps(run))
-    found = agent_methods.table(tmp_path, agent_methods.METHODS, agent_methods.FIGURES)
+    found = agent_methods.table(tmp_path, agent_methods.METHODS, agent_methods.COLUMNS)
     assert list(found) == ["tree"] and found["tree"]["em"] == [pytest.approx(0.6), pytest.approx(0.1414, abs=1e-4), 2]

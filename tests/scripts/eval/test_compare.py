@@ -42,17 +42,17 @@ def test_pairs_by_id_not_by_place(tmp_path):
     a = write(tmp_path / "a", [item("x", 0.0), item("y", 1.0)])
     b = write(tmp_path / "b", [item("y", 1.0), item("x", 0.5)])
     pairs, notes = script.pair(script.read_predictions(a), script.read_predictions(b), common=False)
-    figures = script.compare(pairs, {})["t"]["accuracy"]
+    metrics = script.compare(pairs, {})["t"]["accuracy"]
     assert notes == []
-    assert (figures["a"], figures["b"], figures["difference"], figures["relative"]) == (0.5, 0.75, 0.25, 0.5)
-    assert (figures["wins"], figures["losses"]) == (1, 0)
+    assert (metrics["a"], metrics["b"], metrics["difference"], metrics["relative"]) == (0.5, 0.75, 0.25, 0.5)
+    assert (metrics["wins"], metrics["losses"]) == (1, 0)
 
 
 def test_a_distance_is_better_when_lower():
     pairs = [(item(str(i), 0.5, length=10.0), item(str(i), 0.5, length=8.0 if i else 11.0)) for i in range(4)]
-    figures = script.compare(pairs, LENGTHS)["t"]["dfd_px"]
-    assert (figures["better"], figures["wins"], figures["losses"]) == ("lower", 3, 1)
-    assert figures["relative"] == pytest.approx(-0.125)
+    metrics = script.compare(pairs, LENGTHS)["t"]["dfd_px"]
+    assert (metrics["better"], metrics["wins"], metrics["losses"]) == ("lower", 3, 1)
+    assert metrics["relative"] == pytest.approx(-0.125)
 
 
 @pytest.mark.parametrize("name", ["accuracy", "success", "em_2_hops", "answered_share", "pass@4", "f1_50"])
@@ -79,8 +79,8 @@ def test_interval_is_paired(monkeypatch):
     # Items differ a lot from each other, but B is better by exactly 0.1 on each: the paired interval has no width.
     monkeypatch.setattr(intervals, "RESAMPLES_AT_ONCE", 7)
     pairs = [(item(str(i), float(i)), item(str(i), i + 0.125)) for i in range(5)]
-    figures = script.compare(pairs, {}, resamples=200)["t"]["accuracy"]
-    assert (figures["low"], figures["high"]) == (0.125, 0.125)
+    metrics = script.compare(pairs, {}, resamples=200)["t"]["accuracy"]
+    assert (metrics["low"], metrics["high"]) == (0.125, 0.125)
 
 
 def test_ids_of_one_side_are_refused_unless_common(tmp_path, capsys):
@@ -157,9 +157,9 @@ def test_ties_and_samples_are_counted():
         return item(id, sum(scores) / len(scores)) | {"samples": samples}
 
     pairs = [(several("x", 1.0, 0.0), several("x", 1.0, 1.0)), (several("y", 0.0, 0.0), several("y", 0.0, 0.0))]
-    figures = script.compare(pairs, {})["t"]
-    assert [figures["accuracy"][key] for key in ("wins", "losses", "ties")] == [1, 0, 1]
-    assert (figures["pass@1"]["a"], figures["pass@1"]["b"], figures["pass@2"]["a"]) == (0.25, 0.5, 0.5)
+    metrics = script.compare(pairs, {})["t"]
+    assert [metrics["accuracy"][key] for key in ("wins", "losses", "ties")] == [1, 0, 1]
+    assert (metrics["pass@1"]["a"], metrics["pass@1"]["b"], metrics["pass@2"]["a"]) == (0.25, 0.5, 0.5)
 
 
 def test_the_most_changed_items_come_first_with_their_pictures(tmp_path, capsys):
@@ -205,8 +205,8 @@ def test_a_metric_that_needs_many_predictions_leaves_the_others(tmp_path):
         return {"spread": 1 / (len(predictions) - 1)}
 
     pairs = [(item("x", 0.0), item("x", 1.0))]
-    figures = script.compare(pairs, {"t": SimpleNamespace(compute_metrics=spread)})["t"]
-    assert figures["accuracy"]["difference"] == 1.0 and "spread" not in figures
+    metrics = script.compare(pairs, {"t": SimpleNamespace(compute_metrics=spread)})["t"]
+    assert metrics["accuracy"]["difference"] == 1.0 and "spread" not in metrics
 
 
 def test_another_question_under_the_same_id_is_refused(tmp_path, capsys):

@@ -62,7 +62,7 @@ def lines(folder: Path) -> list[str]:
     return (folder / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
 
 
-def figures(folder: Path) -> dict:
+def metrics(folder: Path) -> dict:
     result = json.loads((folder / "metrics.json").read_text())
     return {key: result[key] for key in ("metrics", "intervals")} | {"tokens": result["counts"]["generated_tokens"]}
 
@@ -79,7 +79,7 @@ def test_a_half_written_line_is_dropped_and_the_rest_is_kept(command, tmp_path, 
     part.write_text("\n".join([whole[5], whole[2], whole[7][: len(whole[7]) // 2]]))  # kill -9 in the third line
     assert script.main(command("cut", *flags)) == 0
     assert lines(tmp_path / "cut") == whole
-    assert figures(tmp_path / "cut") == figures(tmp_path / "whole")
+    assert metrics(tmp_path / "cut") == metrics(tmp_path / "whole")
     assert not part.exists()
 
 
@@ -109,10 +109,10 @@ def test_a_folder_belongs_to_one_evaluation_at_a_time(command, tmp_path, capsys)
 
 def test_a_finished_evaluation_loads_no_model_again(command, tmp_path, monkeypatch):
     assert script.main(command("out")) == 0
-    whole, was = lines(tmp_path / "out"), figures(tmp_path / "out")
+    whole, was = lines(tmp_path / "out"), metrics(tmp_path / "out")
     monkeypatch.setattr(script, "build_engine", lambda *_: pytest.fail("nothing is left to do"))
     assert script.main(command("out", "--batch_size", 2)) == 0
-    assert (lines(tmp_path / "out"), figures(tmp_path / "out")) == (whole, was)
+    assert (lines(tmp_path / "out"), metrics(tmp_path / "out")) == (whole, was)
 
 
 def test_another_batch_size_is_another_evaluation_where_completions_are_sampled(command, capsys):
@@ -124,10 +124,10 @@ def test_another_batch_size_is_another_evaluation_where_completions_are_sampled(
 def test_another_threshold_is_the_same_predictions_and_other_metrics(command, tmp_path):
     assert script.main(command("out", *SAMPLED)) == 0
     whole = lines(tmp_path / "out")
-    assert figures(tmp_path / "out")["metrics"]["trajectory-sharerobot"]["pass@2"] < 1
+    assert metrics(tmp_path / "out")["metrics"]["trajectory-sharerobot"]["pass@2"] < 1
     assert script.main(command("out", *SAMPLED, "--pass_threshold", 0)) == 0
     assert lines(tmp_path / "out") == whole
-    assert figures(tmp_path / "out")["metrics"]["trajectory-sharerobot"]["pass@2"] == 1
+    assert metrics(tmp_path / "out")["metrics"]["trajectory-sharerobot"]["pass@2"] == 1
 
 
 def test_what_failed_is_tried_again(command, tmp_path):
@@ -230,7 +230,7 @@ def test_twenty_random_kills_change_nothing(command, tmp_path, flags, monkeypatc
         out = tmp_path / f"killed{number}"
         assert evaluate_in_a_child(command(out.name, *flags), 10**9) == 0
         assert lines(out) == whole
-        assert figures(out) == figures(tmp_path / "whole")
+        assert metrics(out) == metrics(tmp_path / "whole")
 
 
 def launch(words: list[str], processes: int) -> None:
@@ -248,7 +248,7 @@ def test_four_processes_share_ten_records_and_each_counts_once(command, tmp_path
     assert script.main(command("alone")) == 0
     launch(command("shared"), 4)
     assert lines(tmp_path / "shared") == lines(tmp_path / "alone")
-    assert figures(tmp_path / "shared") == figures(tmp_path / "alone")
+    assert metrics(tmp_path / "shared") == metrics(tmp_path / "alone")
     ids = [json.loads(line)["id"] for line in lines(tmp_path / "shared")]
     assert ids == [f"r{i}" for i in range(RECORDS)]
     counts = json.loads((tmp_path / "shared" / "metrics.json").read_text())["counts"]

@@ -102,11 +102,11 @@ class TestHistory:
     def test_the_log_of_a_run_that_trains_is_read(self, tmp_path):
         cases.write_lines(tmp_path / "log.jsonl", cases.log_entries(50))
         history, start = read_history(tmp_path)
-        figures = series(history)
+        metrics = series(history)
         assert start["max_steps"] == 50
-        assert figures["reward"][0] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
-        assert "time" not in figures
-        assert figures["tokens per second"][1] == pytest.approx([2000.0] * 9)
+        assert metrics["reward"][0] == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50]
+        assert "time" not in metrics
+        assert metrics["tokens per second"][1] == pytest.approx([2000.0] * 9)
 
     def test_a_resumed_run_replaces_the_steps_it_went_over_again(self, tmp_path):
         entries = [{"step": s, "reward": float(s)} for s in (5, 10, 15)] + [{"step": 10, "reward": 0.5}]

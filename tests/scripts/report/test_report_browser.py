@@ -75,7 +75,7 @@ class TestLayout:
     @pytest.mark.parametrize("dark", [False, True])
     def test_nothing_overlaps_or_is_cut_and_all_text_can_be_read(self, open_page, run_report, shots, width, dark):
         page = open_page(run_report, width, dark)
-        page.locator("#other-figures > summary").click()
+        page.locator("#other-metrics > summary").click()
         page.locator(".node").nth(1).click()
         page.screenshot(path=shots / f"run-{width}-{'dark' if dark else 'light'}.png", full_page=True)
         assert measured(page, "layoutFaults") == []
@@ -137,7 +137,7 @@ class TestLayout:
 
 
 class TestCurves:
-    def test_every_figure_has_a_chart_and_the_spike_is_marked(self, open_page, run_report):
+    def test_every_metric_has_a_chart_and_the_spike_is_marked(self, open_page, run_report):
         page = open_page(run_report)
         titles = page.locator("#curves .chart h3").all_inner_texts()
         for wanted in (
@@ -146,15 +146,15 @@ class TestCurves:
             "Reliability ρ",
             "Lengths",
             "Gradient norm",
-            "Tokens a prompt",
+            "Tokens per prompt",
             "Speed",
         ):
             assert wanted in titles
         norm = page.locator("#curves .chart", has_text="Gradient norm")
         assert "1 spike: above 3 times the run's mean" in norm.inner_text()
-        page.locator("#other-figures > summary").click()
-        page.locator("#other-figures h3").first.wait_for()
-        assert "trajectory-sharerobot/dfd" in page.locator("#other-figures h3").all_inner_texts()
+        page.locator("#other-metrics > summary").click()
+        page.locator("#other-metrics h3").first.wait_for()
+        assert "trajectory-sharerobot/dfd" in page.locator("#other-metrics h3").all_inner_texts()
         drawn = page.evaluate("""() => [...document.querySelectorAll('.plot canvas')].every((canvas) => {
           const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data;
           return pixels.some((value) => value > 0);
@@ -334,7 +334,7 @@ class TestTrees:
         cell = page.locator(".reward-cell[data-column='reward']").first.bounding_box()
         assert leaf["y"] < cell["y"] + cell["height"] / 2 < leaf["y"] + leaf["height"]
 
-    def test_a_node_opens_with_its_tokens_and_their_figures(self, open_page, run_report):
+    def test_a_node_opens_with_its_tokens_and_their_log_probabilities(self, open_page, run_report):
         page = self.open_tree(open_page, run_report, "scene-1")
         node = cases.thought_answer_tree(80, "scene-1", "picture")["nodes"][4]
         assert not page.locator("#node-detail").is_visible()

@@ -20,7 +20,7 @@ def seeded(one_thread):
     torch.manual_seed(0)
 
 
-def test_figures_are_those_of_the_distribution_drawn_from():
+def test_log_probs_and_entropies_are_those_of_the_distribution_drawn_from():
     logits = torch.randn(5, 40)
     tokens, logprobs, entropies = Sampler(Sampling(temperature=0.7), forbidden_ids=[3, 30])(logits)
     for row in range(5):

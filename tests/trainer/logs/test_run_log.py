@@ -1,4 +1,4 @@
-"""log.jsonl: a line a log step while a run trains, the same figures as every back end; and the bars of a run."""
+"""log.jsonl: a line a log step while a run trains, the same metrics as every back end; and the bars of a run."""
 
 import json
 import math
@@ -36,7 +36,7 @@ def trained(tiny_text, tmp_path_factory):
     return folder, trainer, back_end
 
 
-def test_every_log_step_is_a_line_with_all_figures(trained):
+def test_every_log_step_is_a_line_with_all_metrics(trained):
     folder, trainer, back_end = trained
     start, *lines, end = entries(folder)
     assert (start["event"], end["event"], start["max_steps"]) == ("start", "end", 2)
@@ -49,7 +49,7 @@ def test_every_log_step_is_a_line_with_all_figures(trained):
     assert start["time"] <= lines[0]["time"] <= end["time"]
 
 
-def test_tensorboard_gets_the_same_figures(trained):
+def test_tensorboard_gets_the_same_metrics(trained):
     folder, _, _ = trained
     board = next(path.parent for path in folder.rglob("events.out.tfevents.*"))
     reader = EventAccumulator(str(board)).Reload()

@@ -18,13 +18,13 @@ SETTINGS = {
     "fork_entropy": 1.0,
     "shared_token_weight": "once",
 }
-FIGURES = ("fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/saved", "fork/distinct", "fork/threshold")
+METRICS = ("fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/saved", "fork/distinct", "fork/threshold")
 
 
 def test_a_run_forks_logs_and_moves_its_threshold(tiny_text, tmp_path):
     trainer = text_trainer(tiny_text, tmp_path, **SETTINGS | {"fork_entropy": None, "max_steps": 3})
     run(trainer)
-    assert all(len(logged(trainer, name)) == 3 for name in FIGURES)
+    assert all(len(logged(trainer, name)) == 3 for name in METRICS)
     thresholds, measured = logged(trainer, "fork/threshold"), logged(trainer, "fork/measured")
     assert thresholds[0] == pytest.approx(math.log(2))
     assert thresholds[1] == pytest.approx(measured[0])

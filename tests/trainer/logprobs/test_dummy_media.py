@@ -47,12 +47,12 @@ def run(case, sharing: str, others_have_media: bool):
 def test_nothing_changes_but_that_the_vision_tower_ran(case, sharing):
     logps, entropies, vision, language = run(case, sharing, others_have_media=False)
     assert all(gradient is None for gradient in vision)
-    idle = run(case, sharing, others_have_media=True)
-    assert torch.allclose(idle[0], logps, atol=1e-5) and idle[0].shape == logps.shape == (4, 4)
-    assert torch.allclose(idle[1], entropies, atol=1e-5)
-    assert all(gradient is not None and not gradient.any() for gradient in idle[2])
+    with_dummies = run(case, sharing, others_have_media=True)
+    assert torch.allclose(with_dummies[0], logps, atol=1e-5) and with_dummies[0].shape == logps.shape == (4, 4)
+    assert torch.allclose(with_dummies[1], entropies, atol=1e-5)
+    assert all(gradient is not None and not gradient.any() for gradient in with_dummies[2])
     for name, gradient in language.items():
-        assert torch.allclose(idle[3][name], gradient, atol=1e-4), name
+        assert torch.allclose(with_dummies[3][name], gradient, atol=1e-4), name
 
 
 def test_media_are_added_only_where_they_lack(tiny_vlm):

@@ -9,7 +9,7 @@ import pytest
 
 from trainer.evaluation import intervals
 from trainer.evaluation.intervals import bootstrap_interval, mean_interval
-from trainer.evaluation.item_metrics import item_figures, pass_at_k
+from trainer.evaluation.item_metrics import item_metrics, pass_at_k
 
 
 def counted(n, c, k):
@@ -48,9 +48,9 @@ def test_samples_that_abstain_or_failed_do_not_count():
 
     samples = [sample(1.0), sample(0.0), sample(None), sample(None, "tool_error")]
     item = {"id": "a", "status": "ok", "accuracy": 0.5, "format": 1.0, "samples": samples}
-    figures = item_figures(item, None)
-    assert figures == {"accuracy": 0.5, "format": 1.0, "pass@1": 0.5, "pass@2": 1.0, "mean@4": 0.5}
-    assert item_figures({"id": "a", "status": "oom", "accuracy": None, "format": None}, None) == {}
+    metrics = item_metrics(item, None)
+    assert metrics == {"accuracy": 0.5, "format": 1.0, "pass@1": 0.5, "pass@2": 1.0, "mean@4": 0.5}
+    assert item_metrics({"id": "a", "status": "oom", "accuracy": None, "format": None}, None) == {}
 
 
 def coverage(draw_items, truth, n, simulations=2000, seed=0):
