@@ -11,7 +11,7 @@ the share above 0.5, and the share of predictions whose centre lies in a true bo
 from statistics import fmean
 
 from task.parsing.answers import answer_text, parse_boxes, split_completion
-from task.rewards.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
+from task.rewards.boxes import are_pixels, centre_hit, iou, move_objects, plane_size, scale_suspect, true_objects
 
 TASK_CONFIG = {
     "task_type": "affordance-sharerobot",
@@ -49,7 +49,11 @@ def accuracy_reward(completion, sol, **kw):
     box = parse_answer(completion, **kw)
     if box is None:
         return 0.0, {"centre_hit": 0, "parse_fail": 1, "scale_suspect": 0}
-    logged = {"centre_hit": _hit(box, truth), "parse_fail": 0, "scale_suspect": int(scale_suspect([box], size))}
+    logged = {
+        "centre_hit": int(centre_hit(box, truth)),
+        "parse_fail": 0,
+        "scale_suspect": int(scale_suspect([box], size)),
+    }
     return max(iou(box, one) for one in truth), logged
 
 
@@ -78,7 +82,7 @@ def compute_metrics(predictions, **kw):
     return {
         "iou": fmean(overlaps),
         "iou_50": fmean(overlap >= 0.5 for overlap in overlaps),
-        "centre_hit": fmean(_hit(box, truth) if box else 0 for box, truth in pairs),
+        "centre_hit": fmean(bool(box) and centre_hit(box, truth) for box, truth in pairs),
         "parse_failure_rate": fmean(box is None for box, _ in pairs),
         "scale_suspect": float(len(suspects)),
     }
@@ -87,10 +91,6 @@ def compute_metrics(predictions, **kw):
 def _box_in(answer):
     boxes = parse_boxes(answer)
     return boxes[0] if boxes and len(boxes) == 1 and are_pixels(boxes) else None
-
-
-def _hit(box, truth) -> int:
-    return int(any(distance(centre(box), one) == 0.0 for one in truth))
 
 
 def _truth(sol, kw):

@@ -11,9 +11,9 @@ The choices stand in the question too, with their letters: the model sees nothin
 
 Reward for a predicted point: exp(-gap / (0.1 * diagonal)), the gap being the distance to the nearest true box or point
 in the processed picture, 0 inside a box. For a predicted box: its overlap (IoU) with the best true box; where points
-are true, the point at its centre. Several places are no answer. For choices: 1 for the right one, else 0; naming
-several is no answer. Metric `success`: the point, or the centre of the box, lies in a true box (within 0.05 * diagonal
-of a true point), or the choice is right.
+are true, the point at its centre; a box without area (swapped corners) scores 0. Several places are no answer. For
+choices: 1 for the right one, else 0; naming several is no answer. Metric `success`: the point, or the centre of the
+box, lies in a true box (within 0.05 * diagonal of a true point), or the choice is right.
 """
 
 import math
@@ -22,7 +22,17 @@ from statistics import fmean
 from task.parsing.answers import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
 from task.parsing.text import CHOICES, parse_choice, same_words, unmarked
 from task.processing_utils import scale_points
-from task.rewards.boxes import are_pixels, centre, distance, iou, move_objects, plane_size, scale_suspect, true_objects
+from task.rewards.boxes import (
+    are_pixels,
+    area,
+    centre,
+    distance,
+    iou,
+    move_objects,
+    plane_size,
+    scale_suspect,
+    true_objects,
+)
 
 REWARD_SCALE = 0.1  # a gap of a tenth of the diagonal scores exp(-1)
 NEAR_A_POINT = 0.05  # of the diagonal
@@ -108,6 +118,8 @@ def _scored(prediction, truth, size) -> tuple[float, bool]:
     if isinstance(prediction, str):
         return float(prediction == truth), prediction == truth
     boxes, points = truth
+    if len(prediction) == 4 and area(prediction) == 0.0:
+        return 0.0, False
     diagonal = math.hypot(*size)
     point = prediction if len(prediction) == 2 else centre(prediction)
     inside = any(distance(point, box) == 0.0 for box in boxes)

@@ -6,6 +6,11 @@ whose answer is a text, a number, or a list of references of which any will do. 
 Reward: ANLS (Biten et al., 2019), the best over the references of 1 - NL, NL being the edit distance over the longer
 length, and 0 where NL reaches 0.5. So a text that merely contains the answer, or lists all of them, does not win.
 
+A list in which one answer stands three times or more holds one answer per annotator (VQA, TextVQA, VizWiz), not
+references of which any will do: an answer given by n of them then counts min(1, n / 3), as in the accuracy of VQA
+(Antol et al., 2015). ANLS is multiplied by that weight, exact and relaxed match look at answers of full weight alone,
+and `soft_accuracy` is the weight of the answer that the prediction matches exactly.
+
 Case: white space at the ends and repeated white space never count; case does not count, unless the record has
 "case_sensitive": true. Exact match: equal after this, and after quotes, brackets and the marks that end a sentence are
 taken off the ends of words, unless that would leave nothing (signs stay: -5 is not 5). Relaxed match (Masry et al.,
@@ -15,6 +20,7 @@ words are left as they are.
 
 import math
 import re
+from collections import Counter
 from statistics import fmean
 
 from task.parsing.answers import answer_text, compatible, normal_text, split_completion
@@ -22,6 +28,7 @@ from task.parsing.answers import answer_text, compatible, normal_text, split_com
 MAX_CHARS = 2_000  # a longer text is no short answer
 ANLS_THRESHOLD = 0.5
 RELAXED_TOLERANCE = 0.05
+AGREEING = 3  # annotators who make an answer wholly right
 OPENING, CLOSING = "\"'([{", "\"')]}.,;:!?"
 NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?%?|[-+]?\.[0-9]+%?")
 
@@ -51,15 +58,15 @@ def format_reward(completion, sol, **kw):
 
 
 def accuracy_reward(completion, sol, **kw):
-    """(ANLS in [0, 1], {"exact", "relaxed", "parse_fail": 0 or 1}); None without a reference."""
+    """(ANLS in [0, 1], {"exact", "relaxed", "parse_fail": 0 or 1, "soft_accuracy"}); None without a reference."""
     if sol is None:
         return None
     wanted, case = references(sol, kw.get("id")), _case_sensitive(kw)
     answer = parse_answer(completion, **kw)
     if answer is None:
-        return 0.0, {"exact": 0, "relaxed": 0, "parse_fail": 1}
-    exact, relaxed = exact_match(answer, wanted, case), relaxed_match(answer, wanted, case)
-    return anls(answer, wanted, case), {"exact": int(exact), "relaxed": int(relaxed), "parse_fail": 0}
+        return 0.0, {"exact": 0, "relaxed": 0, "soft_accuracy": 0.0, "parse_fail": 1}
+    logged = {name: float(MEASURES[name](answer, wanted, case)) for name in ("exact", "relaxed", "soft_accuracy")}
+    return anls(answer, wanted, case), logged | {"parse_fail": 0}
 
 
 def parse_answer(completion, **kw):
@@ -69,7 +76,7 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """anls, exact, relaxed and parse_failure_rate, means over the predictions that have a reference."""
+    """anls, exact, relaxed, soft_accuracy and parse_failure_rate, means over the predictions that have a reference."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}
@@ -99,31 +106,55 @@ def references(answer, record_id=None) -> list[str]:
     return wanted
 
 
+def weights(wanted: list[str], case_sensitive: bool = False) -> list[float]:
+    """What each reference counts: 1.0, or min(1, n / 3) where they are annotators' answers and n gave this one.
+
+    >>> weights(["stop"] * 8 + ["unanswerable"])[-1], weights(["10:30 AM", "half past ten"])[-1]
+    (0.3333333333333333, 1.0)
+    """
+    bare = [_without_punctuation(_comparable(one, case_sensitive)) for one in wanted]
+    counts = Counter(bare)
+    by_annotators = max(counts.values()) >= AGREEING
+    return [min(1.0, counts[one] / AGREEING) if by_annotators else 1.0 for one in bare]
+
+
 def anls(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
-    """Average normalised Levenshtein similarity of one answer: the best over the references.
+    """Average normalised Levenshtein similarity of one answer: the best over the references, times their weights.
 
     >>> anls("10:30am", ["10:30 AM"])
     0.875
     """
-    return max(_similarity(_comparable(answer, case_sensitive), _comparable(one, case_sensitive)) for one in wanted)
+    answer, counted = _comparable(answer, case_sensitive), weights(wanted, case_sensitive)
+    return max(
+        weight * _similarity(answer, _comparable(one, case_sensitive))
+        for one, weight in zip(wanted, counted, strict=True)
+    )
+
+
+def soft_accuracy(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
+    """The weight of the reference that the answer equals, punctuation at the ends of words aside; 0.0 for none."""
+    bare = _without_punctuation(_comparable(answer, case_sensitive))
+    counted = zip(wanted, weights(wanted, case_sensitive), strict=True)
+    same = [weight for one, weight in counted if bare == _without_punctuation(_comparable(one, case_sensitive))]
+    return max(same, default=0.0) if bare else 0.0
 
 
 def exact_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
-    """Equal to a reference, punctuation at the ends of words aside: "Black." is "black"."""
-    bare = _without_punctuation(_comparable(answer, case_sensitive))
-    return bare != "" and any(bare == _without_punctuation(_comparable(one, case_sensitive)) for one in wanted)
+    """Equal to a reference of full weight, punctuation at the ends of words aside: "Black." is "black"."""
+    return soft_accuracy(answer, wanted, case_sensitive) == 1.0
 
 
 def relaxed_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
-    """An exact match, or a number at most 5 % away from a reference that is a number (from 0: equal)."""
-    number, targets = _number(answer), [_number(one) for one in wanted]
+    """An exact match, or a number at most 5 % away from a reference of full weight that is a number (from 0: equal)."""
+    counted = zip(wanted, weights(wanted, case_sensitive), strict=True)
+    number, targets = _number(answer), [_number(one) for one, weight in counted if weight == 1.0]
     near = number is not None and any(
         target is not None and abs(number - target) <= RELAXED_TOLERANCE * abs(target) for target in targets
     )
     return near or exact_match(answer, wanted, case_sensitive)
 
 
-MEASURES = {"anls": anls, "exact": exact_match, "relaxed": relaxed_match}
+MEASURES = {"anls": anls, "exact": exact_match, "relaxed": relaxed_match, "soft_accuracy": soft_accuracy}
 
 
 def _similarity(a: str, b: str) -> float:

@@ -32,9 +32,9 @@ def latex(text: str) -> str:
     ('2\\\\frac{1}{2}', 'x^{2} + \\\\sqrt{3}', '10^{-9}')
     """
     text = unmarked(text)
-    # Before `compatible`, which makes 10² one of 102.
-    text = _VULGAR_FRACTIONS.sub(lambda found: "\\frac{" + compatible(found[0]).replace("⁄", "}{") + "}", text)
-    text = _SUPERSCRIPTS.sub(lambda found: f"^{{{compatible(found[0])}}}", text)
+    # Before `compatible`, which spells them in plain text.
+    text = _VULGAR_FRACTIONS.sub(lambda found: "\\frac{" + compatible(found[0]).replace("/", "}{") + "}", text)
+    text = _SUPERSCRIPTS.sub(lambda found: f"^{{{compatible(found[0])[1:]}}}", text)
     text = _SUBSCRIPTS.sub(lambda found: f"_{{{compatible(found[0])}}}", text)
     text = compatible(text)
     for sign, spelling in _SIGNS.items():

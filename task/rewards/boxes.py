@@ -45,6 +45,15 @@ def distance(point, box) -> float:
     return math.hypot(dx, dy)
 
 
+def centre_hit(box, boxes) -> bool:
+    """True when the centre of a box lies in one of `boxes`, or on its edge. A box without area has no centre.
+
+    >>> centre_hit([10, 10, 20, 20], [[0, 0, 30, 30]]), centre_hit([20, 20, 10, 10], [[0, 0, 30, 30]])
+    (True, False)
+    """
+    return area(box) > 0 and any(distance(centre(box), one) == 0.0 for one in boxes)
+
+
 def true_objects(answer) -> list[dict]:
     """A record's answer as [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...]; [] where nothing is there.
 

@@ -123,3 +123,12 @@ def test_metrics():
     assert (found["iou_50"], found["centre_hit"]) == (0.25, 0.5)
     assert (found["parse_failure_rate"], found["scale_suspect"]) == (0.25, 1.0)
     assert metrics(NAME) == metrics(NAME, rows[-1]) == {}
+
+
+@pytest.mark.parametrize(
+    "box", [[483, 357, 161, 119], [483, 119, 161, 357], [322, 238, 322, 238], [200, 238, 400, 238]]
+)
+def test_a_box_without_area_has_no_centre(box):
+    assert scored(NAME, said(box), BOX)[2]["centre_hit"] == 0
+    assert metrics(NAME, prediction(NAME, said(box), BOX))["centre_hit"] == 0.0
+    assert scored(NAME, said([300, 200, 340, 240]), BOX)[2]["centre_hit"] == 1

@@ -123,3 +123,9 @@ def test_metrics():
     found = metrics(NAME, *rows)
     assert found == {"success": 0.4, "parse_failure_rate": 0.2, "scale_suspect": 1.0}
     assert metrics(NAME) == metrics(NAME, rows[-1]) == {}
+
+
+@pytest.mark.parametrize("truth", [[CUP], [{"point_2d": [360, 270]}]])
+@pytest.mark.parametrize("box", [[402.5, 297.5, 322, 238], [402.5, 238, 322, 297.5], [362, 268, 362, 268]])
+def test_a_box_without_area_is_no_place(box, truth):
+    assert scored(NAME, said(box), truth)[1:] == (0.0, {"success": 0, "parse_fail": 0, "scale_suspect": 0})

@@ -38,6 +38,13 @@ NAME = "ocr-vqa"
         ("It\u2019s", "it's", 1.0, True),
         ("\u201cblack\u201d", "black", 0.7143, True),
         ("\u200fblack\u200b", "black", 1.0, True),
+        ("10\u00b2", "102", 0.75, False),
+        ("10\u00b2", "10^2", 1.0, True),
+        ("10\u207b\u00b3", "10-3", 0.8, False),
+        ("10\u2082", "102", 0.75, False),
+        ("1\u00bd", "11/2", 0.8, False),
+        ("1\u00bd", "1 1/2", 1.0, True),
+        ("CO\u2082", "CO2", 1.0, True),
     ],
 )
 def test_known_values(answer, wanted, similarity, exact):
@@ -53,6 +60,37 @@ def test_a_plain_text_is_one_reference():
         with pytest.raises(ValueError, match="record r7: answer"):
             accuracy_reward(said("a"), wrong, id="r7")
     assert accuracy_reward(said("a"), None) is None
+
+
+VOTES = ["stop"] * 8 + ["unanswerable"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "score", "soft", "exact"),
+    [
+        ("Stop.", 0.8, 1.0, 1),
+        ("stop", 1.0, 1.0, 1),
+        ("stopp", 0.8, 0.0, 0),
+        ("unanswerable", 1 / 3, 1 / 3, 0),
+        ("unanswerable.", 1 / 3 * 12 / 13, 1 / 3, 0),
+        ("go", 0.0, 0.0, 0),
+    ],
+)
+def test_an_answer_of_one_annotator_is_no_full_reference(answer, score, soft, exact):
+    _, found, logged = scored(NAME, said(answer), VOTES)
+    assert found == pytest.approx(score)
+    assert logged["soft_accuracy"] == pytest.approx(soft) and logged["exact"] == logged["relaxed"] == exact
+    measured = metrics(NAME, prediction(NAME, said(answer), VOTES), prediction(NAME, said("stop"), VOTES))
+    assert measured["soft_accuracy"] == pytest.approx((soft + 1) / 2) and measured["exact"] == (exact + 1) / 2
+
+
+def test_how_many_annotators_agree():
+    votes = ["7"] * 5 + ["7."] + ["8"] * 2 + ["100", "nothing"]
+    assert scored(NAME, said("8"), votes)[1] == pytest.approx(2 / 3)
+    assert relaxed_match("7", votes) and not relaxed_match("101", votes)
+    # Fewer than three alike: references of which any will do, as DocVQA's, where a spelling may stand twice.
+    assert scored(NAME, said("T.F. Riehl"), ["T.F. Riehl", "T.F. Riehl", "Riehl"])[1] == 1.0
+    assert scored(NAME, said("Riehl"), ["T.F. Riehl", "T.F. Riehl", "Riehl"])[1] == 1.0
 
 
 def test_case_counts_where_the_record_says_so():

@@ -161,6 +161,26 @@ def test_normal_text_never_empties_a_visible_text():
     assert normal_text("Ａ") == "a" and normal_text("the") == "the"
 
 
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("10²", "10^2"),
+        ("10⁻³", "10^-3"),
+        ("10ⁿ", "10^n"),
+        ("10₂", "10_2"),
+        ("log₂8", "log2 8"),
+        ("1½", "1 1/2"),
+        ("10①", "10 1"),
+        ("H₂O", "h2o"),
+        ("𝟏𝟐", "12"),
+        ("１２", "12"),
+        ("1ˢᵗ", "1st"),
+    ],
+)
+def test_normal_text_keeps_numbers_apart(text, plain):
+    assert normal_text(text) == plain
+
+
 HOSTILE = [
     "<answer>" * 16_000,
     "<think>" * 16_000,
