@@ -6,14 +6,13 @@ On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's
 """
 
 import sys
-import traceback
 import warnings
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
-from _root import PACKAGES, locate, use_checkout
+from _root import locate, use_checkout
 
-ROOT = use_checkout()
+use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
 from config.grpo_config import GRPOConfig
@@ -31,8 +30,9 @@ from config.script_arguments import GRPOScriptArguments
 from config.startup import print_model, print_prompt, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
 from model.loading import load_policy, trainable_report
+from task.errors import UserError, library_refusals
 from task.rewards.record_check import check_record
-from task.rewards.router import RewardError, task_rewards
+from task.rewards.router import task_rewards
 from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
@@ -55,20 +55,18 @@ def main() -> None:
         trainer = build(script, args, model_args, parser.provenance)
         fault = checkpoint and trainer.resume_fault(checkpoint)
         if fault:
-            raise ValueError(
+            raise UserError(
                 f"{checkpoint}: {fault}: go on as it was started, or take its weights alone into another output_dir "
                 f"with --resume {checkpoint} --resume_weights_only true"
             )
-    except (ValueError, ImportError) as error:
+    except UserError as error:
         parser.error(str(error))
     if checkpoint and trainer.accelerator.is_main_process:
         print(f"going on from {checkpoint}", flush=True)
     try:
-        trainer.train(resume_from_checkpoint=checkpoint)
-    except (ValueError, RewardError, TypeError, ImportError) as error:
-        ours = isinstance(error, ValueError | RewardError) and raised_here(error)
-        if not ours and trainer.lr_scheduler is not None:  # else a library refused a setting of the optimiser
-            raise
+        with library_refusals(ValueError, TypeError, ImportError, checking=lambda: trainer.lr_scheduler is None):
+            trainer.train(resume_from_checkpoint=checkpoint)
+    except UserError as error:
         parser.error(str(error))
     skipped = trainer.encoder.skipped
     failed = [entry["rollout/failed_share"] for entry in trainer.state.log_history if "rollout/failed_share" in entry]
@@ -114,16 +112,10 @@ def start_from(checkpoint: str, args, model_args) -> None:
         print(f"weights of {checkpoint}, with a new optimiser, from step 0; with beta they are the reference too")
 
 
-def raised_here(error: Exception) -> bool:
-    """Whether one of the project's packages raised it, so that it is a sentence for users and needs no traceback."""
-    file = Path(traceback.extract_tb(error.__traceback__)[-1].filename)
-    return file.is_relative_to(ROOT) and file.relative_to(ROOT).parts[0] in PACKAGES
-
-
 def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer:
     """The trainer, with everything a user should see before the first step printed by the first process."""
     if not script.dataset_name:
-        raise ValueError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
+        raise UserError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
     make_output(args.output_dir)
     check_reporters(args.report_to)
     tasks = load_tasks()
@@ -166,17 +158,18 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         args.ddp_find_unused_parameters = not model_args.freeze_vision
     if args.beta and not model_args.use_peft and model_args.model_revision != "main":
         args.model_init_kwargs = {"revision": model_args.model_revision}  # of the reference, which TRL loads
-    trainer = GRPOMATrainer(
-        model=model,
-        module=module,
-        processing_class=processor,
-        reward_funcs=task_rewards(tasks, args.thought_end, timeout=args.reward_timeout),
-        args=args,
-        train_dataset=train_dataset,
-        eval_dataset=eval_dataset,
-        tasks=tasks,
-        peft_config=None if model_args.adapter_path else model_args.lora(module, model),
-    )
+    with library_refusals(ValueError, ImportError):  # TRL, transformers and peft check some settings themselves
+        trainer = GRPOMATrainer(
+            model=model,
+            module=module,
+            processing_class=processor,
+            reward_funcs=task_rewards(tasks, args.thought_end, timeout=args.reward_timeout),
+            args=args,
+            train_dataset=train_dataset,
+            eval_dataset=eval_dataset,
+            tasks=tasks,
+            peft_config=None if model_args.adapter_path else model_args.lora(module, model),
+        )
     if args.method == "tree_grpo":
         check_agents(args, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:

@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 import trl
 from peft import LoraConfig
 
+from task.errors import UserError
+
 
 @dataclass
 class GRPOModelConfig(trl.ModelConfig):
@@ -43,31 +45,31 @@ class GRPOModelConfig(trl.ModelConfig):
     def __post_init__(self):
         super().__post_init__()
         if self.lora_vision and self.freeze_vision:
-            raise ValueError(
+            raise UserError(
                 "lora_vision=True trains the vision tower, but freeze_vision is True: set freeze_vision to false"
             )
         if self.lora_r < 1:
-            raise ValueError(f"lora_r={self.lora_r} must be at least 1; for full fine-tuning set use_peft to false")
+            raise UserError(f"lora_r={self.lora_r} must be at least 1; for full fine-tuning set use_peft to false")
         if not self.lora_alpha > 0:
-            raise ValueError(f"lora_alpha={self.lora_alpha} must be above 0: it scales the adapter, 0 switches it off")
+            raise UserError(f"lora_alpha={self.lora_alpha} must be above 0: it scales the adapter, 0 switches it off")
         if not 0 <= self.lora_dropout < 1:
-            raise ValueError(f"lora_dropout={self.lora_dropout} must be from 0 to below 1")
+            raise UserError(f"lora_dropout={self.lora_dropout} must be from 0 to below 1")
         if self.lora_target_parameters or self.lora_task_type != "CAUSAL_LM":
             name = "lora_target_parameters" if self.lora_target_parameters else "lora_task_type"
-            raise ValueError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
+            raise UserError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
         if self.adapter_path and not self.use_peft:
-            raise ValueError(
+            raise UserError(
                 "use_peft=False trains all weights, but adapter_path names an adapter: leave use_peft true, or merge "
                 "it with scripts/merge_adapter.py and give the result as model_name_or_path"
             )
         named = self.adapter_path or self.lora_target_modules or self.lora_modules_to_save
         if self.use_peft and not self.freeze_vision and not self.lora_vision and not named:
-            raise ValueError(
+            raise UserError(
                 "freeze_vision=False opens nothing while LoRA sits on the language model alone: set lora_vision true "
                 "too, use_peft to false, or leave it out"
             )
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
-            raise ValueError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
+            raise UserError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
 
     def resolve_dtype(self, bf16: bool) -> str:
         """The dtype the weights are loaded in, by name."""
@@ -81,7 +83,7 @@ class GRPOModelConfig(trl.ModelConfig):
         """The LoRA configuration on full module paths, or None for full fine-tuning.
 
         With `freeze_vision`, names that the vision tower has too (`q_proj`, `all-linear`) mean the language model's.
-        ValueError for modules_to_save that the model lacks or that are frozen.
+        UserError for modules_to_save that the model lacks or that are frozen.
         """
         if not self.use_peft:
             return None
@@ -105,10 +107,10 @@ class GRPOModelConfig(trl.ModelConfig):
         for wanted in self.lora_modules_to_save or ():
             found = [name for name, _ in model.named_modules() if name.endswith(wanted)]  # as peft looks
             if not found:
-                raise ValueError(f"lora_modules_to_save={wanted}: {type(model).__name__} has no such module")
+                raise UserError(f"lora_modules_to_save={wanted}: {type(model).__name__} has no such module")
             frozen = [name for name in found if module.tower_of(f"{name}.") != "language"]
             if frozen and self.freeze_vision:
-                raise ValueError(
+                raise UserError(
                     f"lora_modules_to_save={wanted} trains {frozen[0]}, but freeze_vision is True: set freeze_vision "
                     "to false, or leave it out"
                 )

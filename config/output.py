@@ -10,6 +10,8 @@ from pathlib import Path
 
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 
+from task.errors import UserError
+
 STATE = "trainer_state.json"
 # Files of a checkpoint that only a resumed run wants.
 RESUMING = (
@@ -19,21 +21,21 @@ RESUMING = (
 
 
 def make_output(folder: str) -> None:
-    """Makes the output folder. ValueError where that cannot be done or nothing can be written into it."""
+    """Makes the output folder. UserError where that cannot be done or nothing can be written into it."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ValueError(f"output_dir {folder} cannot be made ({error.strerror}): name another folder") from error
+        raise UserError(f"output_dir {folder} cannot be made ({error.strerror}): name another folder") from error
     if not os.access(folder, os.W_OK):
-        raise ValueError(f"output_dir {folder} is read-only: name another folder")
+        raise UserError(f"output_dir {folder} is read-only: name another folder")
 
 
 def check_reporters(names: list[str]) -> None:
-    """ValueError for a logging back end whose package is not installed."""
+    """UserError for a logging back end whose package is not installed."""
     installed = get_available_reporting_integrations()
     for name in names:
         if name not in installed:
-            raise ValueError(
+            raise UserError(
                 f"report_to={name}: it is unknown or its package is not installed: install it, or use "
                 f"{', '.join([*installed, 'none'])}"
             )
@@ -46,7 +48,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     "auto" means the same, and None where there is none.
 
     Raises:
-        ValueError: there is none, or the folder named is no whole checkpoint.
+        UserError: there is none, or the folder named is no whole checkpoint.
     """
     word = str(asked).lower()
     if word in ("none", "false"):
@@ -54,7 +56,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     if word not in ("true", "auto"):
         fault = _missing(Path(asked))
         if fault:
-            raise ValueError(
+            raise UserError(
                 f"resume_from_checkpoint={asked} is no checkpoint ({fault}): give a folder checkpoint-N of an earlier "
                 "output_dir, or auto for the latest of this one"
             )
@@ -68,11 +70,11 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
         print(f"{folder} was not saved to the end", file=sys.stderr)
     if word == "auto":
         return None
-    raise ValueError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
+    raise UserError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
 
 
 def check_no_later(output_dir: str, checkpoint: str | None, weights_only: bool = False) -> None:
-    """ValueError where a run would write over a whole checkpoint: it holds more steps than those the run begins with.
+    """UserError where a run would write over a whole checkpoint: it holds more steps than those the run begins with.
 
     `checkpoint`: what the run goes on from, or with `weights_only` begins anew with; None: it begins at step 0.
     """
@@ -80,7 +82,7 @@ def check_no_later(output_dir: str, checkpoint: str | None, weights_only: bool =
     found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
     if found is not None and _step(found) > step:
         asked = f" with --resume {checkpoint} --resume_weights_only true" if checkpoint and weights_only else ""
-        raise ValueError(
+        raise UserError(
             f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it "
             f"(--resume_from_checkpoint auto), or name another output_dir{asked}"
         )

@@ -16,6 +16,7 @@ from dataset.manifest import Source, read_manifests, sample
 from dataset.media import VIDEO_FPS, VIDEO_MAX_FRAMES, MediaError, load_image, load_video
 from dataset.prompts import build_messages, render_question
 from dataset.records import parse_record, read_records
+from task.errors import UserError
 from task.task_loader import get_task
 
 COLUMNS = datasets.Features({"prompt": datasets.Value("string"), "record": datasets.Value("string")})
@@ -42,7 +43,7 @@ def build_dataset(
             `load_media` raises for it as for any other file that cannot be used.
 
     Raises:
-        ValueError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
+        UserError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
     """
     return _as_dataset(load_records(manifests, seed, image_root, on_bad_media), tasks, thought_end)
 
@@ -100,7 +101,7 @@ def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_
 
 
 def _stop(problem: str) -> None:
-    raise ValueError(problem)
+    raise UserError(problem)
 
 
 def load_records(
@@ -114,7 +115,7 @@ def load_records(
 
     Args:
         on_problem: called with one sentence for each faulty record, which is then left out; by default it raises
-            ValueError. Faults of the manifest itself always raise.
+            UserError. Faults of the manifest itself always raise.
     """
     sources = read_manifests(manifests, image_root)
     names = _file_names(sources)
@@ -124,7 +125,7 @@ def load_records(
         raws = read_records(source.path, names[source.path], on_problem)
         try:
             raws = sample(raws, source.strategy, source.place, f"{seed}:{names[source.path]}")
-        except ValueError as error:
+        except UserError as error:
             on_problem(str(error))
         checks = {"data_root": source.data_root, "modality": source.modality, "on_bad_media": on_bad_media}
         records += _parse(raws, checks, seen, on_problem)
@@ -134,13 +135,13 @@ def load_records(
 def make_row(record: dict, tasks: dict, thought_end: str = "</think>") -> dict:
     """The dataset row of a checked record.
 
-    Raises ValueError for an unknown question_type, and for slots in the question that do not fit the media.
+    Raises UserError for an unknown question_type, and for slots in the question that do not fit the media.
     """
     try:
         task = get_task(record["question_type"], tasks)
         messages = build_messages(record, task, thought_end)
-    except ValueError as error:
-        raise ValueError(f"{record['place']} (id {record['id']!r}): {error}") from error
+    except UserError as error:
+        raise UserError(f"{record['place']} (id {record['id']!r}): {error}") from error
     content = {key: value for key, value in record.items() if key != "place"} | {"messages": messages}
     return {"prompt": render_question(task, record["question"], thought_end), "record": json.dumps(content)}
 
@@ -152,16 +153,16 @@ def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[d
             record = parse_record(raw, place, default_id, **checks)
             # Rollouts are grouped by id, so two prompts of one id would be scored against each other.
             if seen.get(record["id"]) == place:
-                raise ValueError(
+                raise UserError(
                     f"{place} (id {record['id']!r}): the manifests take this record twice: name its file once, or give "
                     "the entries parts that do not overlap."
                 )
             if record["id"] in seen:
-                raise ValueError(
+                raise UserError(
                     f"{place}: the id {record['id']!r} is taken by {seen[record['id']]}: every record of a run needs "
                     "its own; change it, or leave `id` out to have one made from file name and line."
                 )
-        except ValueError as error:
+        except UserError as error:
             on_problem(str(error))
             continue
         seen[record["id"]] = place
@@ -186,5 +187,5 @@ def _file_names(sources: list[Source]) -> dict[Path, str]:
 
 def _as_dataset(records: list[dict], tasks: dict, thought_end: str) -> datasets.Dataset:
     if not records:
-        raise ValueError("there are no records: give at least one.")
+        raise UserError("there are no records: give at least one.")
     return datasets.Dataset.from_list([make_row(record, tasks, thought_end) for record in records], features=COLUMNS)

@@ -22,6 +22,7 @@ from pathlib import Path
 import yaml
 
 from dataset.unique_keys import UniqueKeyLoader
+from task.errors import UserError
 
 KEYS = ("json_path", "sampling_strategy", "data_root", "data_modality")
 MODALITIES = ("text", "image", "video")
@@ -43,12 +44,12 @@ def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLik
     """The sources of one manifest or of several, in order. `image_root`, when given, replaces every data_root.
 
     Raises:
-        ValueError: one sentence with the file, the entry, the rule and the way out.
+        UserError: one sentence with the file, the entry, the rule and the way out.
     """
     if isinstance(paths, str | os.PathLike):
         paths = [paths]
     if image_root is not None and not os.path.isdir(image_root):
-        raise ValueError(
+        raise UserError(
             f"image_root {str(image_root)!r} is not a folder: give the folder that relative media paths start from."
         )
     return [source for path in paths for source in _read_manifest(_absolute(path, Path.cwd()), image_root)]
@@ -71,7 +72,7 @@ def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
     else:
         count = int(amount)
     if count > len(records):
-        raise ValueError(
+        raise UserError(
             f"{place}: sampling_strategy {strategy!r} asks for {count} records but the file has {len(records)}: "
             "ask for fewer, or use 'all'."
         )
@@ -90,25 +91,25 @@ def nearest(name: str, known) -> str:
 def _read_manifest(path: Path, image_root) -> list[Source]:
     if not os.path.isfile(path):
         fault = "is a folder" if os.path.isdir(path) else "does not exist"
-        raise ValueError(f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list.")
+        raise UserError(f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list.")
     if path.suffix in (".json", ".jsonl"):
-        raise ValueError(
+        raise UserError(
             f"{path} is a record file, not a manifest: name it as json_path in a YAML file with a `datasets:` list."
         )
     try:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ValueError(
+        raise UserError(
             f"manifest {path} is not valid YAML ({' '.join(str(error).split())}): correct it there."
         ) from error
     if not isinstance(content, dict) or set(content) != {"datasets"}:
         got = sorted(map(str, content)) if isinstance(content, dict) else type(content).__name__
-        raise ValueError(
+        raise UserError(
             f"manifest {path} must have exactly one top key, `datasets:`, but has {got}: move the entries under it."
         )
     entries = content["datasets"]
     if not isinstance(entries, list) or not entries:
-        raise ValueError(f"manifest {path}: `datasets:` must be a list of at least one entry (`- json_path: ...`).")
+        raise UserError(f"manifest {path}: `datasets:` must be a list of at least one entry (`- json_path: ...`).")
     return [
         _read_entry(entry, f"manifest {path}, entry {n}", path.parent, image_root) for n, entry in enumerate(entries, 1)
     ]
@@ -116,33 +117,33 @@ def _read_manifest(path: Path, image_root) -> list[Source]:
 
 def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
     if not isinstance(entry, dict) or not isinstance(entry.get("json_path"), str):
-        raise ValueError(f"{place} has no json_path: write `- json_path: FILE.json`.")
+        raise UserError(f"{place} has no json_path: write `- json_path: FILE.json`.")
     for key, value in entry.items():
         if key not in KEYS:
-            raise ValueError(
+            raise UserError(
                 f"{place} has the unknown key {key!r}{nearest(str(key), KEYS)}: known keys are {', '.join(KEYS)}."
             )
         if not isinstance(value, str):
-            raise ValueError(f"{place}: {key} must be text, not {value!r}: correct it or leave the key out.")
+            raise UserError(f"{place}: {key} must be text, not {value!r}: correct it or leave the key out.")
     path = _absolute(entry["json_path"], folder)
     if path.suffix not in (".json", ".jsonl"):
-        raise ValueError(
+        raise UserError(
             f"{place}: json_path {entry['json_path']!r} must end in .json (a list) or .jsonl (one record a line)."
         )
     if not os.path.isfile(path):
-        raise ValueError(f"{place}: json_path {path} does not exist: paths are relative to the manifest's folder.")
+        raise UserError(f"{place}: json_path {path} does not exist: paths are relative to the manifest's folder.")
     strategy = entry.get("sampling_strategy", "all")
     _check_strategy(strategy, place)
     modality = entry.get("data_modality")
     if modality is not None and modality not in MODALITIES:
-        raise ValueError(
+        raise UserError(
             f"{place}: data_modality {modality!r} is not one of {', '.join(MODALITIES)}"
             f"{nearest(modality, MODALITIES)}: name one, or leave it out for a mixed file."
         )
     root = _absolute(entry["data_root"], folder) if "data_root" in entry else path.parent
     root = root if image_root is None else _absolute(image_root, Path.cwd())
     if not os.path.isdir(root):
-        raise ValueError(f"{place}: data_root {root} is not a folder: paths are relative to the manifest's folder.")
+        raise UserError(f"{place}: data_root {root} is not a folder: paths are relative to the manifest's folder.")
     return Source(path, strategy, root, modality, place)
 
 
@@ -150,7 +151,7 @@ def _check_strategy(strategy: str, place: str) -> None:
     match = STRATEGY.fullmatch(strategy)
     amount = float(match[2].rstrip("%")) if match else 0
     if strategy != "all" and (amount == 0 or (match[2].endswith("%") and amount > 100)):
-        raise ValueError(
+        raise UserError(
             f"{place}: sampling_strategy {strategy!r} must be all, first:N, end:N or random:N, "
             "N a number of records from 1 or a share from above 0% to 100% (random:20%)."
         )

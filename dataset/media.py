@@ -14,6 +14,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from task.errors import UserError
+
 # EXIF orientation -> what makes the stored picture upright (1 and unknown values: nothing).
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
@@ -42,7 +44,7 @@ STATE_LENGTH = ("matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv")
 MISSING_SHARE = 0.05
 
 
-class MediaError(ValueError):
+class MediaError(UserError):
     """An image or video file that cannot be used; the message names the file and what is wrong with it."""
 
 

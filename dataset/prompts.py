@@ -11,6 +11,7 @@ import functools
 import re
 
 from task.agents.environment import tools_of
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 
 SLOT = re.compile(r"(?<!\\)<(image|video)>")
@@ -36,7 +37,7 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
     has the tools' schemas under "tools".
 
     Raises:
-        ValueError: the question has slots, but not one for each medium.
+        UserError: the question has slots, but not one for each medium.
     """
     content = [] if _has_slots(record, "image") else _media(record, "image")
     content += [] if _has_slots(record, "video") else _media(record, "video")
@@ -54,13 +55,13 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
 def tool_schemas(make_environment) -> list[dict] | None:
     """The tools that a chat template lists, as JSON schemas, for environments that act by its tool calls; else None.
 
-    Raises ValueError for an environment that cannot be made, and for a tool that cannot be described: it needs type
+    Raises UserError for an environment that cannot be made, and for a tool that cannot be described: it needs type
     hints and a docstring with an `Args:` section.
     """
     try:
         environment = make_environment() if make_environment is not None else None
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"make_environment() of {make_environment.__module__} fails ({type(error).__name__}: {error}): correct it"
         ) from error
     if getattr(environment, "action_form", "tags") != "tool_calls":
@@ -72,7 +73,7 @@ def tool_schemas(make_environment) -> list[dict] | None:
         try:
             schemas.append(get_json_schema(tool))
         except Exception as error:  # its own kinds, none of them a ValueError
-            raise ValueError(
+            raise UserError(
                 f"the tool {name} of {type(environment).__name__} cannot be described to a model ({error}): give it "
                 "type hints and a docstring with an `Args:` section"
             ) from error
@@ -83,7 +84,7 @@ def _has_slots(record: dict, kind: str) -> bool:
     """True if the question places its media of this kind itself."""
     media, slots = len(record[f"{kind}s"]), SLOT.findall(record["question"]).count(kind)
     if slots not in (0, media):
-        raise ValueError(
+        raise UserError(
             f"the question has {slots} slot(s) <{kind}> but the record has {media} {kind}(s): give as many as there "
             f"are slots, or write no slot (media then come before the text); for the literal word write \\<{kind}>."
         )

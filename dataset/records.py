@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from dataset.manifest import nearest
+from task.errors import UserError
 
 FIELDS = ("id", "question", "answer", "question_type", "image", "video")
 # Names other projects use, in any case; taken as extra keys they would give a row without its picture.
@@ -84,25 +85,25 @@ def parse_record(
     has no answer, but the key must be there.
 
     Raises:
-        ValueError: one sentence with the place, the id, the value, the rule and the way out.
+        UserError: one sentence with the place, the id, the value, the rule and the way out.
     """
     if not isinstance(raw, dict):
-        raise ValueError(f'{place}: a record must be a JSON object, not {_short(raw)}: write {{"question": ...}}.')
+        raise UserError(f'{place}: a record must be a JSON object, not {_short(raw)}: write {{"question": ...}}.')
     record_id = raw.get("id", default_id)
     if isinstance(record_id, bool) or not isinstance(record_id, str | int) or record_id == "":
-        raise ValueError(f"{place}: id {_short(record_id)} must be text or a whole number: correct it or leave it out.")
+        raise UserError(f"{place}: id {_short(record_id)} must be text or a whole number: correct it or leave it out.")
     record_id = str(record_id)
     where = f"{place} (id {record_id!r})"
     for key in ("question", "question_type"):
         if not isinstance(raw.get(key), str) or not raw[key].strip():
             got = f"is {_short(raw[key])}" if key in raw else f"is missing{nearest(key, raw)}"
-            raise ValueError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
+            raise UserError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
     if "answer" not in raw:
-        raise ValueError(f"{where}: answer is missing{nearest('answer', raw)}; write null if the task needs none.")
+        raise UserError(f"{where}: answer is missing{nearest('answer', raw)}; write null if the task needs none.")
     for key in raw:
         for right, wrong in MEDIA_LOOKALIKES.items():
             if key != right and str(key).lower() in (right, *wrong):
-                raise ValueError(
+                raise UserError(
                     f"{where}: the key {key!r} would be ignored: name it {right!r} (a path or a list of paths)."
                 )
     _check_json(raw, where)
@@ -125,12 +126,12 @@ def _media_paths(raw: dict, key: str, where: str, data_root: Path, on_bad_media:
     absolute = []
     for path in paths:
         if not isinstance(path, str) or not path:
-            raise ValueError(f"{where}: {key} {_short(value)} must be a path or a list of paths.")
+            raise UserError(f"{where}: {key} {_short(value)} must be a path or a list of paths.")
         full = os.path.abspath(data_root / path)
         if on_bad_media == "error" and not os.path.isfile(full):
             kind = "is a folder" if os.path.isdir(full) else "does not exist"
             # Quoted, so that a blank or a line break at its end is seen.
-            raise ValueError(
+            raise UserError(
                 f"{where}: {key} {full!r} {kind}: correct the path, data_root or image_root, or set on_bad_media to "
                 "skip; an address is not fetched."
             )
@@ -143,7 +144,7 @@ def _check_modality(record: dict, modality: str | None, where: str) -> None:
     wanted = {"image": modality == "image", "video": modality == "video"}
     if modality is not None and has != wanted:
         got = " and ".join(kind for kind in has if has[kind]) or "neither image nor video"
-        raise ValueError(
+        raise UserError(
             f"{where}: data_modality is {modality!r} but the record has {got}: "
             "correct one of them, or leave data_modality out for a mixed file."
         )
@@ -154,9 +155,9 @@ def _check_json(raw: dict, where: str) -> None:
     try:
         json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
-        raise ValueError(f"{where}: the text holds half a surrogate pair: write the whole character.") from error
+        raise UserError(f"{where}: the text holds half a surrogate pair: write the whole character.") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"{where}: the record is no JSON ({error}): use text, finite numbers, lists, null.") from error
+        raise UserError(f"{where}: the record is no JSON ({error}): use text, finite numbers, lists, null.") from error
 
 
 def _loads(text: str):

@@ -9,11 +9,12 @@ import torch
 
 from model.registry import module_for
 from model.vlm_module import TOWERS, VLMModule, unloadable
+from task.errors import UserError
 
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
 
-class AdapterError(ValueError):
+class AdapterError(UserError):
     """An adapter that cannot be used, in a sentence: others of the same run may be sound."""
 
 
@@ -41,14 +42,14 @@ def load_policy(
     origin = ""
     if name_or_path is None:
         if adapter_path is None:
-            raise ValueError("neither a model nor an adapter was named: give --model_name_or_path or --adapter_path.")
+            raise UserError("neither a model nor an adapter was named: give --model_name_or_path or --adapter_path.")
         name_or_path = adapter_base(adapter_path)
         origin = f"{adapter_path} was trained on {name_or_path}; give its base as --model_name_or_path. "
     source = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         module = module_for(name_or_path, **source)
-    except ValueError as error:
-        raise ValueError(f"{origin}{error}") from error
+    except UserError as error:
+        raise UserError(f"{origin}{error}") from error
     model = module.load_model(name_or_path, dtype, attn_implementation, quantization_config, **source)
     if adapter_path is not None:
         model = load_adapter(model, adapter_path, trainable=trainable)
@@ -60,10 +61,10 @@ def load_policy(
 
 
 def adapter_base(path: str | Path) -> str:
-    """Name or folder of the model an adapter was trained on. ValueError if the adapter does not say."""
+    """Name or folder of the model an adapter was trained on. UserError if the adapter does not say."""
     base = _adapter_settings(path).get("base_model_name_or_path")
     if not base:
-        raise ValueError(f"{path}/adapter_config.json names no base model: give it as --model_name_or_path.")
+        raise UserError(f"{path}/adapter_config.json names no base model: give it as --model_name_or_path.")
     return base
 
 

@@ -12,6 +12,7 @@ from transformers.image_utils import SizeDict
 from transformers.models.qwen2_5_vl.modeling_qwen2_5_vl import Qwen2_5_VLModel
 
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
+from task.errors import UserError
 from task.rewards.frames import processed_size
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
@@ -36,7 +37,7 @@ class Qwen2_5VLModule(VLMModule):
                 name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
             )
         except Exception as error:
-            raise ValueError(unloadable(name, "processor", error)) from error
+            raise UserError(unloadable(name, "processor", error)) from error
         self._check_processor(name, processor)
         self._check_special_ids(name, processor.tokenizer)
         processor.tokenizer.padding_side = "left"
@@ -49,12 +50,12 @@ class Qwen2_5VLModule(VLMModule):
     def _check_processor(self, name: str, processor) -> None:
         pads = processor.tokenizer.convert_tokens_to_ids(list(PADS.values()))
         if pads != [self.config.image_token_id, self.config.video_token_id]:
-            raise ValueError(
+            raise UserError(
                 f"{name}: the tokenizer gives {' and '.join(PADS.values())} the ids {pads}, the model wants "
                 f"{[self.config.image_token_id, self.config.video_token_id]}: copy the tokenizer files of the model."
             )
         if not processor.chat_template:
-            raise ValueError(f"{name} has no chat template: copy chat_template.jinja from the model it comes from.")
+            raise UserError(f"{name} has no chat template: copy chat_template.jinja from the model it comes from.")
 
     def lora_target_modules(self, model, vision=False):
         return f"({LANGUAGE_LINEARS})|({VISION_LINEARS})" if vision else LANGUAGE_LINEARS
@@ -119,7 +120,7 @@ class Qwen2_5VLModule(VLMModule):
             features = 0 if grid is None else int(grid.prod(dim=1).sum()) // merge
             pads = sum(token == token_id for token in ids)
             if pads != features:
-                raise ValueError(
+                raise UserError(
                     f"{what} has {pads} {kind} placeholder tokens for {features} {kind} features of "
                     f"{0 if grid is None else len(grid)} {kind}s: each feature needs its own placeholder, "
                     f"so leave prompts uncut and never sample {PADS[kind]}."
@@ -155,7 +156,7 @@ def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
     if min_pixels is None:
         smallest = min(smallest, largest)  # a budget below the checkpoint's own minimum lowers the minimum too
     if not 0 < smallest <= largest or largest < cell:
-        raise ValueError(
+        raise UserError(
             f"min_pixels={smallest} and max_pixels={largest}: need 0 < min_pixels <= max_pixels, and max_pixels of at "
             f"least {cell} (one cell of the model's grid). Raise max_pixels or lower min_pixels."
         )
@@ -163,11 +164,11 @@ def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
 
 
 def _in_order(messages: list[dict], kind: str, media: Sequence) -> list:
-    """The media in the order in which the turns name them; ValueError unless each is named exactly once."""
+    """The media in the order in which the turns name them; UserError unless each is named exactly once."""
     parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
     named = [part.get("index", 0) for part in parts if part["type"] == kind]
     if sorted(named) != list(range(len(media))):
-        raise ValueError(
+        raise UserError(
             f"the turns name {kind}s {named} but there are {len(media)} {kind}s: name each of them once, from 0 on."
         )
     return [media[index] for index in named]

@@ -10,6 +10,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_N
 from model.qwen_module import Qwen2_5VLModule
 from model.text_module import TextModule
 from model.vlm_module import VLMModule
+from task.errors import UserError
 
 MODULES = {
     "qwen2_5_vl": Qwen2_5VLModule,
@@ -25,7 +26,7 @@ def module_for(
     """A fresh module for a model's config, folder or hub name.
 
     Model types outside the table are served as text if transformers has a decoder-only language model for them.
-    Raises ValueError for other families, adapter folders and places without a readable config.
+    Raises UserError for other families, adapter folders and places without a readable config.
     """
     config = config_or_path
     if not isinstance(config, PretrainedConfig):
@@ -33,7 +34,7 @@ def module_for(
     module = MODULES.get(config.model_type)
     if module is None:
         if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _sees(config) or config.is_encoder_decoder:
-            raise ValueError(
+            raise UserError(
                 f"model type {config.model_type!r} is not supported: choose one of {', '.join(sorted(MODULES))} or "
                 f"another decoder-only text model of transformers."
             )
@@ -44,7 +45,7 @@ def module_for(
 def _read_config(name: str, revision: str | None, trust_remote_code: bool) -> PretrainedConfig:
     folder = Path(name)
     if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
-        raise ValueError(
+        raise UserError(
             f"{name} is a LoRA adapter, not a model: pass it as --adapter_path, and its base as --model_name_or_path."
         )
     try:
@@ -53,7 +54,7 @@ def _read_config(name: str, revision: str | None, trust_remote_code: bool) -> Pr
         )
     except (OSError, ValueError) as error:
         first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise ValueError(
+        raise UserError(
             f"no model config could be read from {name!r} ({first_line}): give a folder with a config.json or the "
             f"name of a model on the hub."
         ) from error

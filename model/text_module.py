@@ -8,6 +8,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
+from task.errors import UserError
 
 # A tokenizer may list them and a template write them; they end no turn, and questions ask for them.
 BLOCK_TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
@@ -19,15 +20,15 @@ class TextModule(VLMModule):
     auto_class = AutoModelForCausalLM
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
-        """Loads the tokenizer; pixel limits have nothing to limit. ValueError if it has no chat template."""
+        """Loads the tokenizer; pixel limits have nothing to limit. UserError if it has no chat template."""
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
             )
         except Exception as error:
-            raise ValueError(unloadable(name, "tokenizer", error)) from error
+            raise UserError(unloadable(name, "tokenizer", error)) from error
         if not tokenizer.chat_template:
-            raise ValueError(
+            raise UserError(
                 f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or "
                 f"put a chat_template.jinja into a local copy of the model's folder."
             )
@@ -44,7 +45,7 @@ class TextModule(VLMModule):
         linears = [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
         suffixes = sorted({match[1] for name in linears if (match := re.search(r"\.layers\.\d+\.(.+)$", name))})
         if not suffixes:
-            raise ValueError(
+            raise UserError(
                 f"{type(model).__name__} has no linear layers under `layers.N.`, so LoRA has no default place: "
                 f"give lora_target_modules."
             )
@@ -58,7 +59,7 @@ class TextModule(VLMModule):
         for message in typed_parts(messages):
             other = next((part["type"] for part in message["content"] if part["type"] != "text"), None)
             if other:
-                raise ValueError(
+                raise UserError(
                     f"the {message['role']} turn has a part of type {other}, but {self.config.model_type} is a text "
                     f"model: train a vision-language model, or leave rows with media out."
                 )
@@ -68,7 +69,7 @@ class TextModule(VLMModule):
 
     def encode(self, messages, images=(), videos=()):
         if images or videos:
-            raise ValueError(
+            raise UserError(
                 f"{len(images)} pictures and {len(videos)} videos for {self.config.model_type}, a text model: "
                 f"train a vision-language model, or leave rows with media out."
             )
@@ -87,7 +88,7 @@ class TextModule(VLMModule):
 
     def encode_observation(self, parts):
         if any(part["type"] == "image" for part in parts):
-            raise ValueError(
+            raise UserError(
                 f"an observation has a picture, but {self.config.model_type} is a text model: train a vision-language "
                 "model, or let the environment answer in text."
             )

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from jinja2 import TemplateError
 
+from task.errors import UserError
+
 # P prompt tokens
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 TOWERS = ("language", "merger", "vision")
@@ -72,10 +74,10 @@ class VLMModule(ABC):
             dtype: one of `DTYPES`; `auto` is the checkpoint's own. There is no default: float32 is never silent.
             attn_implementation: None leaves the choice to transformers; a dict chooses by sub-model.
 
-        Raises ValueError for an unknown dtype, a folder that is an adapter, and a checkpoint that lacks weights.
+        Raises UserError for an unknown dtype, a folder that is an adapter, and a checkpoint that lacks weights.
         """
         if dtype not in DTYPES:
-            raise ValueError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}: choose one of them.")
+            raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}: choose one of them.")
         wanted = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
         wanted |= {"revision": revision, "device_map": _device_map(quantization_config)}
         try:
@@ -87,10 +89,10 @@ class VLMModule(ABC):
                 **{key: value for key, value in wanted.items() if value is not None},
             )
         except Exception as error:
-            raise ValueError(unloadable(name, "model", error)) from error
+            raise UserError(unloadable(name, "model", error)) from error
         missing = sorted(info["missing_keys"])
         if missing and quantization_config is None:
-            raise ValueError(
+            raise UserError(
                 f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint (first: "
                 f"{missing[0]}), they would be random: give a complete checkpoint of this architecture."
             )
@@ -109,12 +111,12 @@ class VLMModule(ABC):
         """Loads and remembers the processor (or tokenizer), left-padding; a limit of None keeps the checkpoint's."""
 
     def _check_special_ids(self, name: str, tokenizer) -> None:
-        """ValueError where the tokenizer's padding or end is a token that the model does not have."""
+        """UserError where the tokenizer's padding or end is a token that the model does not have."""
         size = self.config.get_text_config().vocab_size
         for what in ("pad_token", "eos_token"):
             token = getattr(tokenizer, f"{what}_id")
             if token is not None and token >= size:
-                raise ValueError(
+                raise UserError(
                     f"{name}: the tokenizer's {what} {getattr(tokenizer, what)} has the id {token}, but the model has "
                     f"{size} tokens: copy the tokenizer files of the model, or name a {what} that it has."
                 )
@@ -129,29 +131,29 @@ class VLMModule(ABC):
         """The prompt as the chat template writes it, up to the assistant's turn header, placeholders unexpanded."""
 
     def _rendered(self, turns: list[dict], tools: list[dict] | None) -> str:
-        """What the chat template makes of turns. ValueError where it refuses them, or leaves some of their text out."""
+        """What the chat template makes of turns. UserError where it refuses them, or leaves some of their text out."""
         options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
         try:
             rendered = self.processor.apply_chat_template(turns, **options)
         except (TemplateError, TypeError) as error:
             roles = ", ".join(turn["role"] for turn in turns)
-            raise ValueError(
+            raise UserError(
                 f"the model's chat template refuses these turns: {roles} ({error}): leave out what it names, for "
                 "example the task's system_prompt, or put another chat_template.jinja into the model's folder."
             ) from error
         for turn in turns:
             parts = [{"text": turn["content"]}] if isinstance(turn["content"], str) else turn["content"]
             if any(part.get("text", "").strip() not in rendered for part in parts):
-                raise ValueError(
+                raise UserError(
                     f"the model's chat template leaves out text of the {turn['role']} turn: do without that turn, or "
                     "put another chat_template.jinja into the model's folder."
                 )
         return rendered
 
     def _check_header(self, name: str) -> None:
-        """ValueError where the prompt itself opens the thought."""
+        """UserError where the prompt itself opens the thought."""
         if self.render([{"role": "user", "content": "?"}]).rstrip().endswith("<think>"):
-            raise ValueError(
+            raise UserError(
                 f"{name}: its chat template ends a prompt with <think>, so that no completion could hold the opening "
                 "tag and the format reward would always be 0: take <think> off the end of chat_template.jinja in a "
                 "local copy of the model's folder."
@@ -166,7 +168,7 @@ class VLMModule(ABC):
             images: decoded RGB pictures (PIL), which parts name by index.
             videos: decoded videos, frames as the processor takes them; an attribute `fps` is their rate after sampling.
 
-        Raises ValueError where messages and media do not fit each other.
+        Raises UserError where messages and media do not fit each other.
         """
 
     @abstractmethod
@@ -245,7 +247,7 @@ class VLMModule(ABC):
 
     @abstractmethod
     def check_media(self, ids: Sequence[int], media: dict[str, torch.Tensor], what: str) -> None:
-        """Raises ValueError, naming `what`, unless `ids` hold one placeholder for each feature of `media`.
+        """Raises UserError, naming `what`, unless `ids` hold one placeholder for each feature of `media`.
 
         For a prompt, or a prompt and its completion: a sampled placeholder would otherwise surface as a library error
         without a row.
@@ -271,7 +273,7 @@ def typed_parts(messages: list[dict]) -> list[dict]:
         content = message.get("content")
         parts = [{"type": "text", "text": content}] if isinstance(content, str) else content
         if not isinstance(parts, list | tuple):
-            raise ValueError(f"the content of a {message.get('role')} turn is {content!r:.60}: {PARTS}")
+            raise UserError(f"the content of a {message.get('role')} turn is {content!r:.60}: {PARTS}")
         turns.append({"role": message["role"], "content": [_bare(part) for part in parts]})
     return turns
 
@@ -282,12 +284,12 @@ def tools_in(messages: list[dict]) -> list[dict] | None:
 
 
 def refuse_in_text(messages: list[dict], tokens: Sequence[str], taken_for: str) -> None:
-    """ValueError if a text part spells a control token, which the tokenizer would make the real one."""
+    """UserError if a text part spells a control token, which the tokenizer would make the real one."""
     for message in typed_parts(messages):
         for part in message["content"]:
             found = next((token for token in tokens if token in part.get("text", "")), None)
             if found:
-                raise ValueError(
+                raise UserError(
                     f"the text of the {message['role']} turn contains {found}, which the model would take for "
                     f"{taken_for}: remove it from the question or the task's template."
                 )
@@ -298,7 +300,7 @@ def _bare(part: dict) -> dict:
     if kind == "text" and isinstance(part.get("text"), str):
         return {"type": "text", "text": part["text"]}
     if kind not in ("image", "video"):
-        raise ValueError(f"a part of a turn is {part!r:.60}: {PARTS}")
+        raise UserError(f"a part of a turn is {part!r:.60}: {PARTS}")
     return {"type": kind}
 
 

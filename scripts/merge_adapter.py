@@ -24,6 +24,7 @@ import torch
 from PIL import Image
 
 from model.loading import load_policy
+from task.errors import UserError
 
 LARGEST_GAP = 1e-4
 QUESTION = "Where should the gripper move to pick up the red cube?"
@@ -38,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         merge(locate(args.adapter), args.out, args.model_name_or_path and locate(args.model_name_or_path), args.dtype)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"merge_adapter.py: {error}", file=sys.stderr)
         return 2
     print(f"written to {args.out}")
@@ -48,10 +49,10 @@ def main(argv: list[str] | None = None) -> int:
 def merge(adapter: str, out: Path, base: str | None, dtype: str) -> None:
     """Writes the merged model and its processor to `out`.
 
-    Raises ValueError for an adapter that cannot be loaded, a folder that is not empty, and logits that differ.
+    Raises UserError for an adapter that cannot be loaded, a folder that is not empty, and logits that differ.
     """
     if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise ValueError(f"{out} is not an empty folder: name a new one.")
+        raise UserError(f"{out} is not an empty folder: name a new one.")
     module, model, processor = load_policy(base, adapter, dtype="float32")
     prompts = sample_prompts(module)
     expected = logits_of(model.eval(), module, prompts)
@@ -61,7 +62,7 @@ def merge(adapter: str, out: Path, base: str | None, dtype: str) -> None:
     print(f"logits with the adapter and merged differ by at most {gap:.1e} over {len(prompts)} prompts")
     print(f"the adapter moves them by {largest_gap(expected, untouched):.1e}")
     if not gap <= LARGEST_GAP:
-        raise ValueError(f"the merged logits differ by {gap:.1e}, above {LARGEST_GAP:.0e}: {out} is not written.")
+        raise UserError(f"the merged logits differ by {gap:.1e}, above {LARGEST_GAP:.0e}: {out} is not written.")
     if dtype != "float32":
         for (
             weight

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from report.page import page_content, render_page
 from report.sources import find_sources
 
+from task.errors import UserError
 from task.task_loader import load_tasks
 
 
@@ -35,15 +36,13 @@ def main(argv: list[str] | None = None) -> int:
         title = " and ".join(folder.resolve().name for folder in args.folders)
         output = args.output or args.folders[0] / "report.html"
         if output.is_dir():
-            raise ValueError(f"--output {output} is a folder: name a file, such as {output / 'report.html'}.")
+            raise UserError(f"--output {output} is a folder: name a file, such as {output / 'report.html'}.")
         page = render_page(title, *page_content(sources, load_tasks()))
         try:
             output.write_text(page, encoding="utf-8")
         except OSError as error:
-            raise ValueError(
-                f"{output} cannot be written ({error.strerror}): name another file by --output."
-            ) from error
-    except (ValueError, OSError) as error:
+            raise UserError(f"{output} cannot be written ({error.strerror}): name another file by --output.") from error
+    except (UserError, OSError) as error:
         print(f"report.py: {error}", file=sys.stderr)
         return 2
     print(f"written to {output} ({output.stat().st_size / 2**20:.1f} MiB)")

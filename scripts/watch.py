@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.live import LivePage, make_server
 
+from task.errors import UserError
 from task.task_loader import load_tasks
 
 
@@ -29,10 +30,10 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if not 0 <= args.port <= 65535:
-            raise ValueError(f"--port {args.port}: it must be between 0 and 65535.")
+            raise UserError(f"--port {args.port}: it must be between 0 and 65535.")
         live = LivePage(args.folders, load_tasks())
         server = make_server(live, args.port)
-    except ValueError as error:
+    except UserError as error:
         print(f"watch.py: {error}", file=sys.stderr)
         return 2
     except OSError as error:

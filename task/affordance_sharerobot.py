@@ -10,6 +10,7 @@ the share above 0.5, and the share of predictions whose centre lies in a true bo
 
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, parse_boxes, split_completion
 from task.rewards.boxes import are_pixels, centre_hit, iou, move_objects, plane_size, scale_suspect, true_objects
 
@@ -96,5 +97,5 @@ def _box_in(answer):
 def _truth(sol, kw):
     boxes = [one["bbox_2d"] for one in true_objects(sol)]
     if not boxes:
-        raise ValueError(f"record {kw.get('id')}: the answer holds no box: give at least one.")
+        raise UserError(f"record {kw.get('id')}: the answer holds no box: give at least one.")
     return boxes

@@ -15,6 +15,7 @@ reward abstains (None) and counts `sandbox_lost`. Metric: accuracy is pass@1 (Ch
 
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, split_completion
 from task.parsing.text import program_text
 from task.runners.sandbox import run_program
@@ -99,7 +100,7 @@ def _tests(sol, record_id) -> dict:
             return {"tests": tests, "setup": setup}
         if tests is None and isinstance(cases, list) and cases and all(map(_is_case, cases)):
             return {"cases": cases}
-    raise ValueError(f"record {record_id}: the answer holds no tests that can be run: {rule}.")
+    raise UserError(f"record {record_id}: the answer holds no tests that can be run: {rule}.")
 
 
 def _texts(value) -> bool:

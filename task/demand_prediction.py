@@ -19,6 +19,7 @@ box, lies in a true box (within 0.05 * diagonal of a true point), or the choice 
 import math
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import MAX_ANSWER_CHARS, answer_text, parse_boxes, parse_points, split_completion
 from task.parsing.text import CHOICES, parse_choice, same_words, unmarked
 from task.processing_utils import scale_points
@@ -167,14 +168,14 @@ def _choices(kw) -> list[str] | None:
         return None
     good = isinstance(choices, list) and 2 <= len(choices) <= len(CHOICES)
     if not good or not all(isinstance(choice, str) and choice.strip() for choice in choices):
-        raise ValueError(f"record {kw.get('id')}: choices {choices!r} must be a list of 2 to {len(CHOICES)} texts.")
+        raise UserError(f"record {kw.get('id')}: choices {choices!r} must be a list of 2 to {len(CHOICES)} texts.")
     return choices
 
 
 def _true_choice(sol, choices, kw) -> str:
     letter = _choice_in(sol, choices) if isinstance(sol, str) else None
     if letter is None:
-        raise ValueError(f"record {kw.get('id')}: answer {sol!r} must be the letter or the text of one choice.")
+        raise UserError(f"record {kw.get('id')}: answer {sol!r} must be the letter or the text of one choice.")
     return letter
 
 
@@ -184,7 +185,7 @@ def _true_places(sol, kw) -> tuple[list, list]:
         return [], scale_points(_points(sol), (1, 1), (1, 1))  # checked
     boxes = [one["bbox_2d"] for one in true_objects(sol)]
     if not boxes:
-        raise ValueError(f"record {kw.get('id')}: the answer holds no place: give at least one box or point.")
+        raise UserError(f"record {kw.get('id')}: the answer holds no place: give at least one box or point.")
     return boxes, []
 
 

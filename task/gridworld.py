@@ -12,6 +12,7 @@ import copy
 from statistics import fmean
 
 from task.agents.text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
+from task.errors import UserError
 from task.runners.optional import need
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}  # FrozenLake's numbers
@@ -115,12 +116,12 @@ def draw(rows: list[str], place: tuple[int, int]):
 
 
 def board_of(answer, record_id=None) -> list[str]:
-    """The rows of a board. Raises ValueError for what is none."""
+    """The rows of a board. Raises UserError for what is none."""
     rows = answer if isinstance(answer, list) and answer else [""]
     text = "".join(row if isinstance(row, str) else "?" for row in rows)
     shaped = all(isinstance(row, str) and len(row) == len(rows[0]) for row in rows)
     if not shaped or not text or set(text) - set("SFHG") or text.count("S") != 1 or "G" not in text:
-        raise ValueError(
+        raise UserError(
             f"record {record_id}: the answer {str(answer)[:80]!r} is no board: give rows of equal length of S, F, H "
             'and G with one S and a G, such as ["SFF", "FHF", "FFG"].'
         )

@@ -12,6 +12,7 @@ picture and so no OpenGL, but mujoco wants the library that MUJOCO_GL names (egl
 
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, parse_boxes, split_completion
 from task.runners.simulators import MOST_STEPS, POOL, execute
 
@@ -94,7 +95,7 @@ def _episode(sol, record_id) -> tuple[str, str, int]:
         simulator, task, seed = (sol.get(key) for key in ("simulator", "task", "seed"))
         if isinstance(simulator, str) and isinstance(task, str) and type(seed) is int and 0 <= seed < 2**31:
             return simulator, task, seed
-    raise ValueError(
+    raise UserError(
         f'record {record_id}: the answer must be {{"simulator": "metaworld" or "fetch", "task": name, "seed": whole '
         f"number}}, got {sol!r}: correct it."
     )

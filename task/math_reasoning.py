@@ -16,6 +16,7 @@ The answer may stand in \\boxed{}; two boxes with different contents are no answ
 import re
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, split_completion
 from task.parsing.math_text import latex, same_plain_number
 from task.parsing.text import boxed_text, parse_choice, plain_words, same_words
@@ -93,7 +94,7 @@ def compare(answer: str, gold: str, record_id=None) -> str:
     """One of "equal", "different", "no answer" (cannot be read), "timeout" or "lost" (the verifier's own failure).
 
     Raises:
-        ValueError: the gold answer cannot be read.
+        UserError: the gold answer cannot be read.
         MissingPackage: math-verify is needed and not installed.
     """
     if choice := CHOICE.fullmatch(plain_words(gold)):
@@ -113,7 +114,7 @@ def compare(answer: str, gold: str, record_id=None) -> str:
     if verdict.status != "ok":
         return "timeout" if verdict.status == "limit" else "lost"
     if verdict.value == "no gold":
-        raise ValueError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
+        raise UserError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
     return verdict.value if isinstance(verdict.value, str) else _said(verdict.value)
 
 
@@ -130,7 +131,7 @@ def _golds(sol, record_id) -> list[str]:
     golds = sol if isinstance(sol, list) else [sol]
     texts = [str(gold).strip() for gold in golds if isinstance(gold, str | int | float) and not isinstance(gold, bool)]
     if len(texts) != len(golds) or not golds or not all(texts):
-        raise ValueError(
+        raise UserError(
             f"record {record_id}: the answer must be a number, a text, or a list of them, got {sol!r}: correct it."
         )
     return [boxed_text(text) or text for text in texts]

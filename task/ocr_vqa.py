@@ -23,6 +23,7 @@ import re
 from collections import Counter
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, compatible, normal_text, split_completion
 
 MAX_CHARS = 2_000  # a longer text is no short answer
@@ -92,7 +93,7 @@ def compute_metrics(predictions, **kw):
 
 
 def references(answer, record_id=None) -> list[str]:
-    """The references of a record; ValueError where there is none or one is empty.
+    """The references of a record; UserError where there is none or one is empty.
 
     >>> references("black"), references(["10:30 AM", 12])
     (['black'], ['10:30 AM', '12'])
@@ -100,9 +101,7 @@ def references(answer, record_id=None) -> list[str]:
     given = answer if isinstance(answer, list) else [answer]
     wanted = [str(one) for one in given if isinstance(one, str | int | float)]
     if not wanted or len(wanted) < len(given) or not all(one.strip() for one in wanted):
-        raise ValueError(
-            f"record {record_id}: answer {answer!r} must be a text or a list of texts, none of them empty."
-        )
+        raise UserError(f"record {record_id}: answer {answer!r} must be a text or a list of texts, none of them empty.")
     return wanted
 
 

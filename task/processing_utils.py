@@ -5,6 +5,8 @@ Sizes are (width, height). Sizes that differ in shape scale x and y by different
 
 from numbers import Real
 
+from task.errors import UserError
+
 Size = tuple[float, float]
 LARGEST = 1e300  # a product of such a number and a scale is still finite
 
@@ -21,7 +23,7 @@ def scale_points(points, size_from: Size, size_to: Size) -> list:
 def scale_trajectory(points, size_from: Size, size_to: Size) -> list[list[float]]:
     """Scales a path [[x, y], ...] of at least one way-point; floats out."""
     if not points or _are_numbers(points):
-        raise ValueError(f"a path must be a list of at least one way-point [[x, y], ...], got {_shown(points)}.")
+        raise UserError(f"a path must be a list of at least one way-point [[x, y], ...], got {_shown(points)}.")
     return _scale(points, 2, "a path [[x, y], ...]", size_from, size_to)
 
 
@@ -40,7 +42,7 @@ def _scale(value, length: int, wanted: str, size_from: Size, size_to: Size) -> l
     if _are_numbers(value) and len(value) == length:
         return _scaled(value, size_from, size_to)
     if not isinstance(value, list | tuple) or not all(_are_numbers(one) and len(one) == length for one in value):
-        raise ValueError(f"expected {wanted} of finite numbers, got {_shown(value)}.")
+        raise UserError(f"expected {wanted} of finite numbers, got {_shown(value)}.")
     return [_scaled(one, size_from, size_to) for one in value]
 
 
@@ -51,7 +53,7 @@ def _scaled(numbers, size_from: Size, size_to: Size) -> list[float]:
 
 def _check_size(size: Size) -> None:
     if not _are_numbers(size) or len(size) != 2 or min(size) <= 0:
-        raise ValueError(f"a picture size must be (width, height), both above 0, got {size!r}.")
+        raise UserError(f"a picture size must be (width, height), both above 0, got {size!r}.")
 
 
 def _are_numbers(value) -> bool:

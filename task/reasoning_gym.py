@@ -12,6 +12,7 @@ The content of \\boxed{} is what it is asked about: the box would count as a par
 
 from statistics import fmean
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, split_completion
 from task.parsing.text import boxed_text
 from task.runners.judge import Judge
@@ -61,7 +62,7 @@ def accuracy_reward(completion, sol, **kw):
     if verdict.status == "lost":
         return None, {"verifier_lost": 1}
     if verdict.value == "no gold":
-        raise ValueError(f"record {kw.get('id')}: the verifier of {dataset!r} cannot read the entry: make it anew.")
+        raise UserError(f"record {kw.get('id')}: the verifier of {dataset!r} cannot read the entry: make it anew.")
     return min(max(verdict.value, 0.0), 1.0), {"parse_fail": 0, "timeout": 0}
 
 
@@ -89,7 +90,7 @@ def compute_metrics(predictions, **kw):
 def _puzzle(sol, record_id) -> tuple[str, dict]:
     if isinstance(sol, dict) and isinstance(sol.get("dataset"), str) and isinstance(sol.get("entry"), dict):
         return sol["dataset"], sol["entry"]
-    raise ValueError(
+    raise UserError(
         f'record {record_id}: the answer must be {{"dataset": name, "entry": {{...}}}} as '
         "scripts/demo/make_text_records.py writes it."
     )

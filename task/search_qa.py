@@ -25,6 +25,7 @@ from pathlib import Path
 from statistics import fmean
 
 from task.agents.text import cost_metrics, exact_match, f1_score, form_reward, tag_answer
+from task.errors import UserError
 from task.retrieval.passages import format_passages
 from task.retrieval.search import make_retriever
 
@@ -66,12 +67,12 @@ class SearchEnvironment:
     def reset(self, retriever=None, top_k: int = 3, cache=None, timeout: float = 10.0, **row) -> None:
         """Takes the corpus or server of `environment_args`; a relative path may also start at the checkout."""
         if not isinstance(retriever, str) or not retriever:
-            raise ValueError(
+            raise UserError(
                 f"the search has retriever {retriever!r}: name a corpus folder, a .jsonl file or a server's http "
                 'address in environment_args, such as {"retriever": "metadata/demo/search/corpus.jsonl"}.'
             )
         if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-            raise ValueError(f"environment_args: top_k is {top_k!r}: give a whole number from 1.")
+            raise UserError(f"environment_args: top_k is {top_k!r}: give a whole number from 1.")
         if "://" not in retriever and not Path(retriever).exists() and (CHECKOUT / retriever).exists():
             retriever = str(CHECKOUT / retriever)
         self._retriever = make_retriever(retriever, cache=cache, timeout=timeout)
@@ -149,7 +150,7 @@ def _settings(kw) -> tuple[str, str]:
     found = extra.get("score", "em"), extra.get("qa_reward", "paper")
     for name, value, known in zip(("score", "qa_reward"), found, (SCORES, QA_REWARDS), strict=True):
         if value not in known:
-            raise ValueError(f"record {kw.get('id')}: {name} is {value!r}: choose one of {', '.join(known)}.")
+            raise UserError(f"record {kw.get('id')}: {name} is {value!r}: choose one of {', '.join(known)}.")
     return found
 
 
@@ -161,7 +162,7 @@ def _golds(sol, record_id) -> list[str]:
     golds = sol if isinstance(sol, list) else [sol]
     texts = [str(gold) for gold in golds if isinstance(gold, str | int | float) and not isinstance(gold, bool)]
     if len(texts) != len(golds) or not golds or not all(text.strip() for text in texts):
-        raise ValueError(
+        raise UserError(
             f"record {record_id}: the answer must be a text or a list of texts that are not empty, got {sol!r}: "
             "correct it."
         )

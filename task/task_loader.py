@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
+from task.errors import UserError
+
 NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
@@ -63,36 +65,36 @@ class Task:
 def load_tasks(folder: str | Path | None = None) -> dict[str, Task]:
     """Every task of a folder (default: this one), keyed by task_type, in the order of the file names.
 
-    Raises ValueError, naming the file, for a file that cannot be imported or breaks the contract.
+    Raises UserError, naming the file, for a file that cannot be imported or breaks the contract.
     """
     where = Path(folder) if folder is not None else Path(__file__).parent
     if not where.is_dir():
-        raise ValueError(f"{where} is not a folder: give the folder that holds the task files.")
+        raise UserError(f"{where} is not a folder: give the folder that holds the task files.")
     tasks: dict[str, Task] = {}
     for path in sorted(where.glob("*.py")):
         if path.stem in NOT_TASKS or path.name.startswith("."):
             continue
         task = _checked(path, _import(path, of_package=folder is None))
         if task.name in tasks:
-            raise ValueError(
+            raise UserError(
                 f"{path}: task_type {task.name!r} is already taken by {tasks[task.name].path}: give each file its own."
             )
         tasks[task.name] = task
     if not tasks:
-        raise ValueError(f"{where} holds no task file: copy TEMPLATE.py there under a new name.")
+        raise UserError(f"{where} holds no task file: copy TEMPLATE.py there under a new name.")
     return tasks
 
 
 def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
     """The task of a record's question_type; `tasks` defaults to the files of this folder, read once a process.
 
-    Raises ValueError listing the known types, with the nearest one.
+    Raises UserError listing the known types, with the nearest one.
     """
     tasks = _own_tasks() if tasks is None else tasks
     if isinstance(question_type, str) and question_type in tasks:
         return tasks[question_type]
     near = difflib.get_close_matches(str(question_type), tasks, n=1)
-    raise ValueError(
+    raise UserError(
         f"no task has question_type {question_type!r}{_did_you_mean(near)}; known: {', '.join(sorted(tasks))}. "
         "A question_type equals TASK_CONFIG['task_type'] of a file in task/."
     )
@@ -123,7 +125,7 @@ def _import(path: Path, of_package: bool) -> ModuleType:
         spec.loader.exec_module(module)
         return module
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{path}: the task file cannot be imported ({type(error).__name__}: {error}): repair it or move it away."
         ) from error
 
@@ -132,14 +134,14 @@ def _checked(path: Path, module: ModuleType) -> Task:
     config = getattr(module, "TASK_CONFIG", None)
     if config is None:
         near = difflib.get_close_matches("TASK_CONFIG", vars(module), n=1)
-        raise ValueError(
+        raise UserError(
             f"{path}: has no TASK_CONFIG{_did_you_mean(near)}: every file in task/ is a task and defines it, "
             "see TEMPLATE.py."
         )
     _check_config(path, config)
     functions = {name: _function(path, module, name) for name in FUNCTIONS}
     if config["frame"] in MAPPED_FRAMES and functions["process_answer"] is None:
-        raise ValueError(
+        raise UserError(
             f"{path}: frame {config['frame']!r} needs process_answer(answer, size_from, size_to), which moves the "
             "record's answer into that frame: define it, or set frame to 'original' or 'none'."
         )
@@ -148,32 +150,32 @@ def _checked(path: Path, module: ModuleType) -> Task:
 
 def _check_config(path: Path, config) -> None:
     if not isinstance(config, dict):
-        raise ValueError(f"{path}: TASK_CONFIG is a {type(config).__name__}: make it a dict, see TEMPLATE.py.")
+        raise UserError(f"{path}: TASK_CONFIG is a {type(config).__name__}: make it a dict, see TEMPLATE.py.")
     for key in REQUIRED_KEYS:
         if key not in config:
             near = difflib.get_close_matches(key, config, n=1)
-            raise ValueError(f"{path}: TASK_CONFIG has no {key!r}{_did_you_mean(near)}: add it, see TEMPLATE.py.")
+            raise UserError(f"{path}: TASK_CONFIG has no {key!r}{_did_you_mean(near)}: add it, see TEMPLATE.py.")
     for key, value in config.items():
         if key not in REQUIRED_KEYS + OPTIONAL_KEYS:
             near = difflib.get_close_matches(str(key), REQUIRED_KEYS + OPTIONAL_KEYS, n=1)
-            raise ValueError(
+            raise UserError(
                 f"{path}: TASK_CONFIG has the unknown key {key!r}{_did_you_mean(near)}: "
                 "keep settings of your own in a constant of the file."
             )
         if not isinstance(value, str) or not value.strip():
-            raise ValueError(f"{path}: TASK_CONFIG[{key!r}] is {value!r}: give a text that is not empty.")
+            raise UserError(f"{path}: TASK_CONFIG[{key!r}] is {value!r}: give a text that is not empty.")
     for key in ("grpo_template", "system_prompt"):
         slot = next((slot for slot in ("<image>", "<video>") if slot in config.get(key, "")), None)
         if slot:
-            raise ValueError(
+            raise UserError(
                 f"{path}: {key} holds {slot}, which would reach the model as a word: leave it out. Pictures and videos "
                 "come first, or where a record's question has the marker."
             )
     if config["grpo_template"].count("{Question}") != 1:
-        raise ValueError(f"{path}: grpo_template must hold {{Question}} exactly once: that is where the question goes.")
+        raise UserError(f"{path}: grpo_template must hold {{Question}} exactly once: that is where the question goes.")
     if config["frame"] not in FRAMES:
         near = difflib.get_close_matches(config["frame"], FRAMES, n=1)
-        raise ValueError(
+        raise UserError(
             f"{path}: frame is {config['frame']!r}{_did_you_mean(near)}: choose one of {', '.join(FRAMES)}."
         )
 
@@ -185,10 +187,10 @@ def _self_test(path: Path, module: ModuleType) -> dict | None:
     rule = "make it a dict of a record (dict with an answer) and two completions (texts), right and wrong."
     if not isinstance(test, dict) or sorted(test) != sorted(SELF_TEST_KEYS):
         got = sorted(map(str, test)) if isinstance(test, dict) else type(test).__name__
-        raise ValueError(f"{path}: SELF_TEST has {got} where {', '.join(SELF_TEST_KEYS)} are needed: {rule}")
+        raise UserError(f"{path}: SELF_TEST has {got} where {', '.join(SELF_TEST_KEYS)} are needed: {rule}")
     record, completions = test["record"], (test["right"], test["wrong"])
     if not isinstance(record, dict) or "answer" not in record or not all(isinstance(c, str) for c in completions):
-        raise ValueError(f"{path}: SELF_TEST does not hold what it should: {rule}")
+        raise UserError(f"{path}: SELF_TEST does not hold what it should: {rule}")
     return test
 
 
@@ -199,13 +201,13 @@ def _function(path: Path, module: ModuleType, name: str) -> Callable | None:
     if function is None:
         misspelt = _misspelling(module, name)
         if required or misspelt:
-            raise ValueError(
+            raise UserError(
                 f"{path}: has no {call}{_did_you_mean(misspelt)}: "
                 + ("define it, see TEMPLATE.py." if required else "rename it, or start its name with an underscore.")
             )
         return None
     if not callable(function):
-        raise ValueError(f"{path}: {name} is a {type(function).__name__}: make it a function {call}.")
+        raise UserError(f"{path}: {name} is a {type(function).__name__}: make it a function {call}.")
     signature = inspect.signature(function)
     open_ended = any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values())
     try:
@@ -214,7 +216,7 @@ def _function(path: Path, module: ModuleType, name: str) -> Callable | None:
     except TypeError:
         fits = False
     if not fits:
-        raise ValueError(f"{path}: {name}{signature} does not fit the call {call}: change its arguments to these.")
+        raise UserError(f"{path}: {name}{signature} does not fit the call {call}: change its arguments to these.")
     return function
 
 

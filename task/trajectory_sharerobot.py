@@ -12,6 +12,7 @@ import math
 
 import numpy as np
 
+from task.errors import UserError
 from task.parsing.answers import answer_text, parse_points, split_completion
 from task.processing_utils import scale_trajectory
 from task.rewards.boxes import plane_size
@@ -65,10 +66,10 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def process_answer(answer, size_from, size_to):
-    """Moves a true path between two picture sizes. ValueError for a path of fewer than 2 points."""
+    """Moves a true path between two picture sizes. UserError for a path of fewer than 2 points."""
     path = scale_trajectory(answer, size_from, size_to)
     if len(path) < MIN_POINTS:
-        raise ValueError(f"a path needs at least {MIN_POINTS} way-points, got {len(path)}: {answer!r}.")
+        raise UserError(f"a path needs at least {MIN_POINTS} way-points, got {len(path)}: {answer!r}.")
     return path
 
 
@@ -174,7 +175,7 @@ def _path_in(answer):
 
 def _truth(sol, kw):
     if not isinstance(sol, list) or len(sol) < MIN_POINTS:
-        raise ValueError(f"record {kw.get('id')}: the answer must be a path of at least 2 points, got {sol!r}.")
+        raise UserError(f"record {kw.get('id')}: the answer must be a path of at least 2 points, got {sol!r}.")
     return sol
 
 

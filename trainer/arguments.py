@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from task.errors import UserError
+
 OURS = {
     "tools": "TRL would run its own tool loop over finished leaves",
     "environment_factory": "TRL would run its own tool loop over finished leaves",
@@ -10,16 +12,16 @@ OURS = {
 
 
 def check_arguments(train_dataset, keywords: dict) -> None:
-    """Raises ValueError for a dataset without our columns and for TRL's arguments that would undo the trees."""
+    """Raises UserError for a dataset without our columns and for TRL's arguments that would undo the trees."""
     missing = {"prompt", "record"} - set(train_dataset.column_names)
     if missing:
-        raise ValueError(
+        raise UserError(
             f"train_dataset lacks the column {' and '.join(sorted(missing))}: build it with "
             "dataset.dataset_grpo.build_dataset"
         )
     for name, reason in OURS.items():
         if keywords.get(name) is not None:
-            raise ValueError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
+            raise UserError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
 
 
 def complete_reference(model) -> None:

@@ -16,6 +16,7 @@ from trl import GRPOTrainer
 
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
+from task.errors import UserError
 from task.rewards.router import checked_rewards
 from trainer.arguments import check_arguments, complete_reference
 from trainer.evaluation.bar import EvaluationBar
@@ -51,7 +52,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         **kwargs: passed to `trl.GRPOTrainer` (peft_config, callbacks, optimizers, ...).
 
     Raises:
-        ValueError: data or settings that cannot work, one sentence each.
+        UserError: data or settings that cannot work, one sentence each.
     """
 
     _tag_names = ["trl", "grpo", "grpo-ma"]
@@ -123,7 +124,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
-            raise ValueError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
+            raise UserError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
         rank, world = self.accelerator.process_index, self.accelerator.num_processes
         rows = [dataset[i] for i in range(rank, len(dataset), world)]
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm

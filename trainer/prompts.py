@@ -7,9 +7,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataset.dataset_grpo import load_media, read_row
 from dataset.media import MediaError
 from model.vlm_module import EncodedPrompt, VLMModule
+from task.errors import UserError
 
 
-class PromptError(ValueError):
+class PromptError(UserError):
     """A prompt that cannot be trained on; the sentence names record, rule and way out."""
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import torch
 from torch.utils.data import Sampler
 
+from task.errors import UserError
+
 
 class TreeSampler(Sampler[int]):
     """Emits row indices so that every rank receives whole trees.
@@ -25,13 +27,13 @@ class TreeSampler(Sampler[int]):
         shuffle, seed: a permutation drawn from (seed, epoch), so that a resumed run sees the same order.
 
     Raises:
-        ValueError: the dataset has fewer prompts than one generation needs (training would be zero steps).
+        UserError: the dataset has fewer prompts than one generation needs (training would be zero steps).
     """
 
     def __init__(self, num_prompts, prompts_per_rank, leaves, ranks, repeats, sync, shuffle, seed):
         self.per_generation = prompts_per_rank * (1 if sync else ranks)
         if num_prompts < self.per_generation:
-            raise ValueError(
+            raise UserError(
                 f"the dataset has {num_prompts} prompts, but one generation needs {self.per_generation} "
                 f"(prompts per process {prompts_per_rank}, processes {ranks}, sync_prompt_across_ranks={sync}): add "
                 "records, or lower per_device_train_batch_size or gradient_accumulation_steps"

@@ -24,6 +24,7 @@ from tqdm import tqdm
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row
 from dataset.media import MediaError, is_damaged_jpeg
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import load_tasks
@@ -41,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
         records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
         tasks = load_tasks()
         module = _load_module(args)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
@@ -67,7 +68,7 @@ def main(argv: list[str] | None = None) -> int:
                 processed = _measure(row, images, videos, module, args.max_prompt_length, lengths)
             check_record(tasks[row["question_type"]], row, size, processed, args.thought_end)
             check_inside(tasks[row["question_type"]], row, size)
-        except ValueError as error:
+        except UserError as error:
             problems.append(str(error))
 
     _print_table(len(records), counts, sizes, bad_media)
@@ -82,7 +83,7 @@ def _checked_rows(records: list[dict], tasks: dict, thought_end: str, problems: 
     for record in records:
         try:
             rows.append(read_row(make_row(record, tasks, thought_end)))
-        except ValueError as error:
+        except UserError as error:
             problems.append(str(error))
     return rows
 
@@ -90,16 +91,16 @@ def _checked_rows(records: list[dict], tasks: dict, thought_end: str, problems: 
 def _measure(row: dict, images, videos, module, limit: int, lengths: list[int]) -> tuple[int, int] | None:
     """Appends the prompt's length in tokens, media expanded; gives the processed size of its first picture.
 
-    Raises ValueError for a prompt that cannot be encoded or is over the limit.
+    Raises UserError for a prompt that cannot be encoded or is over the limit.
     """
     try:
         prompt = module.encode(row["messages"], images, videos)
     except ValueError as error:
-        raise ValueError(f"record {row['id']!r}: {error}") from error
+        raise UserError(f"record {row['id']!r}: {error}") from error
     tokens = len(prompt.ids)
     lengths.append(tokens)
     if tokens > limit:
-        raise ValueError(
+        raise UserError(
             f"record {row['id']!r}: the prompt has {tokens} tokens, over max_prompt_length {limit}: raise the limit, "
             "lower max_pixels, or shorten the question."
         )

@@ -29,6 +29,7 @@ from tqdm import tqdm
 from dataset.dataset_grpo import make_row
 from dataset.media import load_image
 from dataset.records import parse_record
+from task.errors import UserError
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import get_task, load_tasks
 
@@ -92,7 +93,7 @@ def _read(read, args):
     try:
         return read(args.source, args)
     except (KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{args.source} is not of the form {args.format} ({error!r}): is --format right?") from error
+        raise UserError(f"{args.source} is not of the form {args.format} ({error!r}): is --format right?") from error
 
 
 def _records(raws, convert, args, tasks, report: Report):
@@ -122,7 +123,7 @@ def _records(raws, convert, args, tasks, report: Report):
 def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
     """Reads the record as training does, moves its answer to pixels, and lets its task look at the answer.
 
-    Raises ValueError with the reason why the record cannot be used.
+    Raises UserError with the reason why the record cannot be used.
     """
     record = one.record
     if record.get("id") is not None and str(record["id"]) in seen:
@@ -133,11 +134,11 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
     sizes = [load_image(path).size for path in parsed["images"]]
     size = sizes[0] if sizes else None
     if one.size is not None and size != tuple(one.size):
-        raise ValueError(f"the picture is {size}, but its data says {tuple(one.size)}: coordinates would be wrong")
+        raise UserError(f"the picture is {size}, but its data says {tuple(one.size)}: coordinates would be wrong")
     task = get_task(record["question_type"], tasks)
     if one.plane is not None:
         if size is None:
-            raise ValueError("coordinates need a picture")
+            raise UserError("coordinates need a picture")
         record["answer"] = parsed["answer"] = task.process_answer(record["answer"], one.plane, size)
         one.changes.append("coordinates moved to pixels")
     check_record(task, parsed, size, size)

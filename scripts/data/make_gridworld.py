@@ -19,8 +19,9 @@ from _root import use_checkout
 
 use_checkout()
 
+from task.errors import UserError
 from task.gridworld import draw
-from task.runners.optional import MissingPackage, need
+from task.runners.optional import need
 
 MANIFEST = "datasets:\n- json_path: gridworld.jsonl\n  data_modality: image\n  sampling_strategy: all\n"
 TRIES = 200  # boards drawn for one that is new and short enough
@@ -47,7 +48,7 @@ def way(rows: list[str]) -> int | None:
 
 
 def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> list[list[str]]:
-    """`count` different boards. Raises ValueError where that many were not found."""
+    """`count` different boards. Raises UserError where that many were not found."""
     rng, found = random.Random(seed), {}
     for _ in range(count * TRIES):
         if len(found) == count:
@@ -60,7 +61,7 @@ def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> li
         if moves is not None and moves <= max_moves:
             found.setdefault(tuple(rows), rows)
     if len(found) < count:
-        raise ValueError(
+        raise UserError(
             f"only {len(found)} different boards of size {size} with a way of at most {max_moves} moves were found, "
             f"not {count}: ask for fewer, or for larger boards, fewer holes or more moves."
         )
@@ -101,12 +102,10 @@ def main(argv: list[str] | None = None) -> int:
     try:
         need("gymnasium", "gridworld")
         if args.count < 1 or args.size < 2 or args.max_moves < 1 or not 0 <= args.holes < 1:
-            raise ValueError(
-                "--count and --max_moves must be at least 1, --size at least 2, --holes from 0 to below 1."
-            )
+            raise UserError("--count and --max_moves must be at least 1, --size at least 2, --holes from 0 to below 1.")
         found = boards(args.count, args.size, args.holes, args.max_moves, args.seed)
         write_records(args.output_dir, found, f"lake-{args.seed}")
-    except (MissingPackage, ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         print(f"make_gridworld.py: {error}", file=sys.stderr)
         return 2
     print(f"wrote {len(found)} records to {args.output_dir}")

@@ -6,13 +6,15 @@ from pathlib import Path
 
 from prediction_files import write_json
 
+from task.errors import UserError
+
 WIDTH = 40  # characters of the longest bar
 
 
 def checkpoints_of(args: argparse.Namespace) -> dict[int | None, str | None]:
     """{step: folder} of the checkpoints that --checkpoints names, by step; {None: None} without the flag.
 
-    Raises ValueError where there are none, or not the one that was asked for.
+    Raises UserError where there are none, or not the one that was asked for.
     """
     if not args.checkpoints:
         return {None: None}
@@ -22,14 +24,14 @@ def checkpoints_of(args: argparse.Namespace) -> dict[int | None, str | None]:
         if match := re.fullmatch(r"checkpoint-([0-9]+)", folder.name):
             found[int(match[1])] = str(folder)
     if not found:
-        raise ValueError(
+        raise UserError(
             f"{run} holds no folder checkpoint-STEP: name the output_dir of a training run that saved some."
         )
     wanted = sorted(found) if "all" in args.checkpoints else sorted({int(step) for step in args.checkpoints})
     for step in wanted:
         if step not in found:
             there = ", ".join(map(str, sorted(found)))
-            raise ValueError(f"--checkpoints {step}: {run} has no checkpoint-{step}, there are {there}.")
+            raise UserError(f"--checkpoints {step}: {run} has no checkpoint-{step}, there are {there}.")
     return {step: found[step] for step in wanted}
 
 

@@ -25,6 +25,7 @@ sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 from changed_items import changed_items, page, text_of
 from prediction_files import is_prediction
 
+from task.errors import UserError
 from task.task_loader import load_tasks
 from trainer.evaluation.intervals import bootstrap_interval
 from trainer.evaluation.item_metrics import UNSCORED, item_metrics
@@ -38,12 +39,12 @@ def read_predictions(path: str) -> dict[str, dict]:
     """The predictions of an eval.py folder (or of the .jsonl file itself), keyed by id.
 
     Raises:
-        ValueError: no such file, a line that is no prediction of eval.py, or an id that occurs twice.
+        UserError: no such file, a line that is no prediction of eval.py, or an id that occurs twice.
     """
     file = Path(path)
     file = file / "predictions.jsonl" if file.is_dir() else file
     if not file.is_file():
-        raise ValueError(
+        raise UserError(
             f"{file} does not exist: name a folder eval.py wrote (of --checkpoints, one checkpoint-STEP in it), or a "
             "predictions.jsonl."
         )
@@ -56,13 +57,13 @@ def read_predictions(path: str) -> dict[str, dict]:
         except (ValueError, RecursionError):
             item = None
         if not is_prediction(item):
-            raise ValueError(f"{file}, line {number}: not a prediction of eval.py; evaluate again, or remove the line.")
+            raise UserError(f"{file}, line {number}: not a prediction of eval.py; evaluate again, or remove the line.")
         key = item["id"]
         if key in found:
-            raise ValueError(f"{file}, line {number}: id {key!r} is there twice; an item counts once, remove one.")
+            raise UserError(f"{file}, line {number}: id {key!r} is there twice; an item counts once, remove one.")
         found[key] = item
     if not found:
-        raise ValueError(f"{file} holds no predictions: evaluate again.")
+        raise UserError(f"{file} holds no predictions: evaluate again.")
     return found
 
 
@@ -70,7 +71,7 @@ def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tup
     """The pairs (item of A, item of B) in A's order, and one sentence for each thing that was left out.
 
     Raises:
-        ValueError: ids that only one side has (unless `common`), no id in both, or an id whose question or true answer
+        UserError: ids that only one side has (unless `common`), no id in both, or an id whose question or true answer
             differs between the sides.
     """
     only_a, only_b = [i for i in a if i not in b], [i for i in b if i not in a]
@@ -79,21 +80,21 @@ def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tup
         example = (only_a or only_b)[0]
         said = f"{len(only_a)} ids are only in A and {len(only_b)} only in B (such as {example!r})"
         if not common:
-            raise ValueError(f"{said}: evaluate both on the same data, or compare what both have with --common.")
+            raise UserError(f"{said}: evaluate both on the same data, or compare what both have with --common.")
         notes.append(f"{said}; they are left out.")
     pairs = [(a[i], b[i]) for i in a if i in b]
     if not pairs:
-        raise ValueError("no id is in both A and B: evaluate both on the same data.")
+        raise UserError("no id is in both A and B: evaluate both on the same data.")
     for left, right in pairs:
         for key in ("question_type", "question", "answer"):
             if _of(left, key) != _of(right, key):
-                raise ValueError(
+                raise UserError(
                     f"id {left['id']!r} has another {key} in A ({_short(_of(left, key))}) than in B "
                     f"({_short(_of(right, key))}): the two were not made on the same data."
                 )
     loaded = [p for p in pairs if not {p[0].get("status"), p[1].get("status")} & set(UNSCORED)]
     if not loaded:
-        raise ValueError("every item failed in A or B: there is nothing to compare.")
+        raise UserError("every item failed in A or B: there is nothing to compare.")
     if len(loaded) < len(pairs):
         lost = f"{len(pairs) - len(loaded)} items could not be loaded or completed in A or B"
         notes.append(f"{lost} ({', '.join(UNSCORED)}); they are left out.")
@@ -198,7 +199,7 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.resamples < 100:
-            raise ValueError(f"--resamples {args.resamples}: an interval needs at least 100.")
+            raise UserError(f"--resamples {args.resamples}: an interval needs at least 100.")
         pairs, notes = pair(read_predictions(args.a), read_predictions(args.b), args.common)
         result = compare(pairs, load_tasks(), args.resamples, args.seed, args.pass_threshold)
         changed = changed_items(pairs, args.changed)
@@ -208,7 +209,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"compare.py: {args.html} cannot be written ({error.strerror}): name another file.", file=sys.stderr)
         return 2
-    except ValueError as error:
+    except UserError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
     for note in notes:

@@ -18,6 +18,8 @@ sys.path.insert(0, str(ROOT / "scripts"))
 
 from report.history import read_history, series
 
+from task.errors import UserError
+
 WIDTH = 40  # characters of the longest bar
 
 
@@ -50,14 +52,14 @@ def main(argv: list[str] | None = None) -> int:
     args = parser.parse_args(argv)
     try:
         if args.rows < 1:
-            raise ValueError(f"--rows {args.rows}: it must be at least 1.")
+            raise UserError(f"--rows {args.rows}: it must be at least 1.")
         if not args.run.is_dir():
-            raise ValueError(f"{args.run} is not a folder: name the output_dir of a training run.")
+            raise UserError(f"{args.run} is not a folder: name the output_dir of a training run.")
         logged = series(read_history(args.run)[0])
         if args.key not in logged:
             names = ", ".join(sorted(logged)) or "no values at all"
-            raise ValueError(f"{args.run} has no logged {args.key!r}: logged are {names}.")
-    except ValueError as error:
+            raise UserError(f"{args.run} has no logged {args.key!r}: logged are {names}.")
+    except UserError as error:
         print(f"curve.py: {error}", file=sys.stderr)
         return 2
     print(f"{'steps':>13} {args.key:>9}")

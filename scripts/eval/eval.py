@@ -44,6 +44,8 @@ from eval_processes import Processes
 from eval_settings import fingerprinted_settings, parse_arguments
 from prediction_files import PredictionFiles, line_of, write_json
 
+from task.errors import UserError
+
 
 def main(argv: list[str] | None = None) -> int:
     processes = None
@@ -52,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         processes = Processes()
         args.processes = processes.count
         results = run(args, processes)
-    except (ValueError, OSError) as error:
+    except (UserError, OSError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = (
                 f"--output_dir {args.output_dir}: {error.strerror}; make room, and the same command goes on from here."
@@ -75,7 +77,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict]:
     """{step of the checkpoint (None without --checkpoints): its metrics.json, or {"fault": why it has none}}.
 
-    In all processes but the first metrics.json stands as {}. Raises ValueError if no checkpoint could be evaluated.
+    In all processes but the first metrics.json stands as {}. Raises UserError if no checkpoint could be evaluated.
     """
     from dataset.dataset_grpo import build_dataset
     from model.loading import AdapterError
@@ -105,7 +107,7 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
                 raise
             results[step] = {"fault": str(error)}
     if all("fault" in result for result in results.values()):
-        raise ValueError(f"no checkpoint can be evaluated; the last one: {results[step]['fault']}")
+        raise UserError(f"no checkpoint can be evaluated; the last one: {results[step]['fault']}")
     if processes.first and args.checkpoints:
         write_by_step(Path(args.output_dir), results)
     return results
@@ -212,16 +214,16 @@ def build_engine(args: argparse.Namespace, processes: Processes):
 
 
 def together(processes: Processes, action) -> None:
-    """The first process acts, the others wait for it; what it could not do is every process's ValueError."""
+    """The first process acts, the others wait for it; what it could not do is every process's UserError."""
     fault = None
     if processes.first:
         try:
             action()
-        except ValueError as error:
+        except UserError as error:
             fault = str(error)
     fault = processes.gather(fault)[0]
     if fault is not None:
-        raise ValueError(fault)
+        raise UserError(fault)
 
 
 def ids_of(rows) -> list[str]:

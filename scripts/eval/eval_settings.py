@@ -7,6 +7,7 @@ from pathlib import Path
 
 from _root import locate
 
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 
 LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
@@ -18,7 +19,7 @@ LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "t
 
 
 def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
-    """eval.py's arguments, checked; `processes` is filled in by the caller. ValueError for what cannot be."""
+    """eval.py's arguments, checked; `processes` is filled in by the caller. UserError for what cannot be."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -69,17 +70,17 @@ def _check(args: argparse.Namespace) -> None:
     for name, least in LEAST.items():
         value = getattr(args, name)
         if value is not None and not value >= least:
-            raise ValueError(f"--{name} {value}: it must be at least {least}.")
+            raise UserError(f"--{name} {value}: it must be at least {least}.")
     if args.num_samples > 1 and args.temperature == 0:
-        raise ValueError(
+        raise UserError(
             f"--num_samples {args.num_samples} needs --temperature above 0: greedy completions are all the same."
         )
     thought_tags(args.thought_end)
     if args.model_name_or_path is None and args.adapter_path is None:
-        raise ValueError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
+        raise UserError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
     for step in args.checkpoints or ():
         if step != "all" and not step.isdecimal():
-            raise ValueError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
+            raise UserError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
 
 
 def fingerprinted_settings(args: argparse.Namespace, rows, tasks: dict) -> dict:

@@ -12,6 +12,7 @@ import shutil
 import weakref
 from pathlib import Path
 
+from task.errors import UserError
 from trainer.evaluation.item_metrics import UNSCORED
 from trainer.evaluation.summary import STATUSES
 
@@ -29,13 +30,13 @@ class PredictionFiles:
         """Makes the folder and writes settings.json; refuses a folder with predictions of another evaluation.
 
         Raises:
-            ValueError: it cannot be made; another process evaluates into it; or its predictions are of another model,
+            UserError: it cannot be made; another process evaluates into it; or its predictions are of another model,
                 data or settings, and `overwrite` is not set.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"--output_dir {self.folder} cannot be made ({error.strerror}): name another folder."
             ) from error
         self._claim()
@@ -90,7 +91,7 @@ class PredictionFiles:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(
+            raise UserError(
                 f"--output_dir {self.folder}: another eval.py is writing there; let it end, or name another folder."
             ) from None
         except OSError:
@@ -106,7 +107,7 @@ class PredictionFiles:
         unlike = ("fingerprint", "pass_threshold")
         other = sorted(k for k in settings if k in old and k not in unlike and old[k] != settings[k])
         what = f" (other {', '.join(other)})" if other else ""
-        raise ValueError(
+        raise UserError(
             f"--output_dir {self.folder} holds predictions of another evaluation{what}: "
             "choose a new folder, or replace them with --overwrite."
         )

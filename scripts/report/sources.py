@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from task.errors import UserError
+
 RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json", "checkpoints.json")
 EVALUATION_FILES = ("predictions.jsonl", "metrics.json", "parts/0.jsonl")  # parts: while it is evaluated
 DEEPEST = 2  # levels of folders looked into: RUN/eval/checkpoint-100
@@ -33,17 +35,17 @@ def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source
         may_be_empty: an existing folder without anything to show is taken as a run that has not logged yet.
 
     Raises:
-        ValueError: a folder that does not exist, or that holds nothing to show.
+        UserError: a folder that does not exist, or that holds nothing to show.
     """
     found: list[tuple[str, Path]] = []
     for folder in folders:
         folder = Path(folder)
         if not folder.is_dir():
-            raise ValueError(f"{folder} is not a folder: name the output_dir of a training run or an evaluation.")
+            raise UserError(f"{folder} is not a folder: name the output_dir of a training run or an evaluation.")
         name = folder.resolve().name or "run"
         inside = [(name if where == folder else _below(name, where, folder), where) for where in _search(folder, 0)]
         if not inside and not may_be_empty:
-            raise ValueError(
+            raise UserError(
                 f"{folder} holds nothing to show (none of {', '.join(RUN_FILES + EVALUATION_FILES)}): name the "
                 "output_dir of a training run that has logged, or of an evaluation."
             )

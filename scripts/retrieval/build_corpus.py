@@ -29,6 +29,7 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
+from task.errors import UserError
 from task.retrieval.bm25 import BM25Retriever
 from task.retrieval.corpus import CORPUS, checked, sha256_of
 
@@ -83,7 +84,7 @@ def _raw_documents(args):
                     ({"id": name, "title": one["title"], "text": one["extract"]} for name, one in articles.items()), 1
                 )
             except (ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ValueError(
+                raise UserError(
                     f"{args.source} is not of the form wiki-offline ({error!r}): is --format right?"
                 ) from error
         else:
@@ -101,7 +102,7 @@ def _keep(raws, args, lines, problems: list[str]) -> Counter:
             content = hashlib.blake2b(f"{document['title']}\n{document['text']}".encode(), digest_size=16).digest()
             for known, key, what in ((by_content, content, "document"), (by_id, document["id"], "id")):
                 if key in known:
-                    raise ValueError(f"the same {what} as in line {known[key]}")
+                    raise UserError(f"the same {what} as in line {known[key]}")
             by_content[content] = by_id[document["id"]] = number
         except ValueError as error:
             problems.append(f"line {number}: {error}".encode("utf-8", "backslashreplace").decode())
@@ -112,14 +113,14 @@ def _keep(raws, args, lines, problems: list[str]) -> Counter:
 
 
 def _document(raw, number: int, args) -> tuple[dict, bool]:
-    """The document of one line, and whether it got its id here. ValueError with the fault."""
+    """The document of one line, and whether it got its id here. UserError with the fault."""
     if isinstance(raw, bytes):
         try:
             raw = json.loads(raw)
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"not JSON ({error})") from error
+            raise UserError(f"not JSON ({error})") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"of type {type(raw).__name__}, not an object")
+        raise UserError(f"of type {type(raw).__name__}, not an object")
     if args.format == "search-r1":
         raw = _split_contents(raw)
     identity, title, text = (raw.get(field) for field in (args.id_field, args.title_field, args.text_field))
@@ -130,7 +131,7 @@ def _document(raw, number: int, args) -> tuple[dict, bool]:
 def _split_contents(raw: dict) -> dict:
     contents = raw.get("contents")
     if not isinstance(contents, str) or "\n" not in contents:
-        raise ValueError(f"contents is {contents!r:.60}, not a title in quotes, a line break and a text")
+        raise UserError(f"contents is {contents!r:.60}, not a title in quotes, a line break and a text")
     title, _, text = contents.partition("\n")
     return {"id": raw.get("id"), "title": title.strip().removeprefix('"').removesuffix('"'), "text": text}
 

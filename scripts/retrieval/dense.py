@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 from transformers import AutoModel, AutoTokenizer
 
+from task.errors import UserError
 from task.retrieval.corpus import Documents, corpus_file, read_documents, save_positions, sha256_of
 from task.retrieval.index_folder import make_ready
 from task.retrieval.passages import Passage, check_search
@@ -23,7 +24,7 @@ INPUTS = ("*.safetensors", "*.bin", "config.json", "tokenizer.json", "vocab.txt"
 
 
 class DenseRetriever:
-    """The Retriever of a corpus and an encoder folder. ValueError where one of them, or faiss, cannot be used.
+    """The Retriever of a corpus and an encoder folder. UserError where one of them, or faiss, cannot be used.
 
     One search at a time: the caller joins queries and holds them apart.
     """
@@ -100,7 +101,7 @@ def _load(encoder: Path, device: str):
         return tokenizer, AutoModel.from_pretrained(encoder, local_files_only=True).eval().to(device)
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
-        raise ValueError(
+        raise UserError(
             f"{encoder} holds no encoder that AutoModel loads ({reason}): give --dense its folder."
         ) from error
 

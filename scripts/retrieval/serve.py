@@ -21,6 +21,7 @@ from _root import use_checkout
 ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "retrieval"))
 
+from task.errors import UserError
 from task.retrieval.bm25 import BM25Retriever
 from task.runners.optional import need
 
@@ -32,7 +33,7 @@ def main(argv: list[str] | None = None) -> int:
             need(package, "search")
         retriever = _retriever(args)
         listening = _listen(args.host, args.port)
-    except ValueError as error:
+    except UserError as error:
         print(error, file=sys.stderr)
         return 2
     import uvicorn
@@ -60,7 +61,7 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an ACK
         return listening
     except (OSError, OverflowError) as error:
-        raise ValueError(
+        raise UserError(
             f"nothing can listen on {host} port {port} ({error}): give another --host or --port."
         ) from error
 

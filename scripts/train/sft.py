@@ -33,6 +33,7 @@ from config.output import check_no_later, checkpoint_to_resume, make_output
 from config.parser import RecipeParser
 from dataset.dataset_grpo import build_dataset, load_media, read_row
 from model.loading import load_policy
+from task.errors import UserError, library_refusals
 from task.parsing.answers import thought_tags
 from task.rewards.router import reward_arguments
 from task.task_loader import Task, load_tasks
@@ -76,21 +77,21 @@ class SFTTrainingArguments(TrainingArguments):
 
 
 def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
-    """Raises ValueError for the first record whose thought is missing, no string, or closes itself."""
+    """Raises UserError for the first record whose thought is missing, no string, or closes itself."""
     for row in rows:
         record = read_row(row)
         thought = record["extra"].get("thought")
         if thought is None and not empty_thought:
-            raise ValueError(f"record {record['id']!r} has no thought: add one, or pass --empty_thought.")
+            raise UserError(f"record {record['id']!r} has no thought: add one, or pass --empty_thought.")
         if thought is not None and (not isinstance(thought, str) or thought_end in thought):
-            raise ValueError(f"record {record['id']!r}: its thought must be a string without {thought_end} in it.")
+            raise UserError(f"record {record['id']!r}: its thought must be a string without {thought_end} in it.")
 
 
 def target_text(record: dict, task: Task, image_size, processed_size, thought_end: str) -> str:
     """The completion a record teaches, without the end-of-turn token.
 
     Raises:
-        ValueError: the task's own format reward does not give it 1.
+        UserError: the task's own format reward does not give it 1.
     """
     sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
     sol = sol if task.config["frame"] == "none" else _integers(sol)
@@ -98,7 +99,7 @@ def target_text(record: dict, task: Task, image_size, processed_size, thought_en
     opening, closing = thought_tags(thought_end)
     text = f"{opening}{record['extra'].get('thought') or ''}{closing}<answer>{answer}</answer>"
     if task.format_reward(text, sol, **keywords) != 1.0:
-        raise ValueError(
+        raise UserError(
             f"record {record['id']!r}: the format reward of {task.path} does not accept the target {text!r}; "
             "correct the record's thought or answer."
         )
@@ -131,7 +132,7 @@ class Collator:
             try:
                 prompt = self.module.encode(record["messages"], *media)
             except ValueError as error:
-                raise ValueError(f"record {record['id']!r}: {error}") from error
+                raise UserError(f"record {record['id']!r}: {error}") from error
             sizes = (prompt.image_sizes[:1] or [None])[0], (prompt.processed_sizes[:1] or [None])[0]
             text = target_text(record, self.tasks[record["question_type"]], *sizes, self.thought_end)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -167,7 +168,7 @@ class WarmStart(AllWeights, Trainer):
 
 
 def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer:
-    """The ready Trainer; ValueError for a user's mistake."""
+    """The ready Trainer; UserError for a user's mistake."""
     set_seed(training.seed)
     tasks = load_tasks()
     seed = training.data_seed if training.data_seed is not None else training.seed
@@ -185,13 +186,15 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
         lora = LoraConfig(
             r=args.lora_rank, lora_alpha=2 * args.lora_rank, target_modules=targets, task_type="CAUSAL_LM"
         )
-        model = get_peft_model(model, lora)
+        with library_refusals(ValueError, ImportError):
+            model = get_peft_model(model, lora)
     else:
         module.freeze(model, args.freeze_vision)
     collator = Collator(module, getattr(processor, "tokenizer", processor), tasks, args.thought_end)
     if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
         training._n_gpu = 1
-    trainer = WarmStart(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
+    with library_refusals(ValueError, ImportError):
+        trainer = WarmStart(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
     trainer.module = module
     return trainer
 
@@ -205,8 +208,9 @@ def main(argv: list[str] | None = None) -> int:
         checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
         check_no_later(training.output_dir, checkpoint)
         trainer = build_trainer(args, training)
-        trainer.train(resume_from_checkpoint=checkpoint)
-    except (ValueError, OSError) as error:
+        with library_refusals(ValueError, TypeError, ImportError, checking=lambda: trainer.lr_scheduler is None):
+            trainer.train(resume_from_checkpoint=checkpoint)
+    except (UserError, OSError) as error:
         print(f"sft.py: {error}", file=sys.stderr)
         return 2
     if trainer.state.global_step == 0:

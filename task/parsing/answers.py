@@ -18,6 +18,8 @@ import math
 import re
 import unicodedata
 
+from task.errors import UserError
+
 ANSWER_START, ANSWER_END = "<answer>", "</answer>"
 MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
 MOST_MARKS = 30  # accents and the like on one character
@@ -57,7 +59,7 @@ def thought_tags(thought_end: str = "</think>") -> tuple[str, str]:
     ('<analysis>', '</analysis>')
     """
     if not _CLOSING_TAG.fullmatch(thought_end) or thought_end == ANSWER_END:
-        raise ValueError(f"thought_end is {thought_end!r}: give a closing tag such as </think>, other than </answer>.")
+        raise UserError(f"thought_end is {thought_end!r}: give a closing tag such as </think>, other than </answer>.")
     return thought_end.replace("/", "", 1), thought_end
 
 

@@ -6,6 +6,7 @@ hash, and a changed corpus makes a new one.
 
 from pathlib import Path
 
+from task.errors import UserError
 from task.retrieval.corpus import Documents, corpus_file, read_documents, save_positions, sha256_of
 from task.retrieval.index_folder import make_ready
 from task.retrieval.passages import Passage, check_search
@@ -18,7 +19,7 @@ FORM = 1  # of the index folder: raise it when WORDS or the files change
 class BM25Retriever:
     """The Retriever of a corpus folder or .jsonl file. A document that shares no word with a query is not found by it.
 
-    English stop words count for nothing; nothing is stemmed. Raises ValueError where the corpus is missing or faulty,
+    English stop words count for nothing; nothing is stemmed. Raises UserError where the corpus is missing or faulty,
     or its index cannot be written.
     """
 
@@ -69,7 +70,7 @@ def _write_index(file: Path, folder: Path) -> None:
     index = bm25s.BM25()
     tokens = bm25s.tokenize(texts, token_pattern=WORDS, stopwords="en", show_progress=False)
     if not tokens.vocab:
-        raise ValueError(f"the corpus {file} holds no word to search for: its texts are marks and stop words alone.")
+        raise UserError(f"the corpus {file} holds no word to search for: its texts are marks and stop words alone.")
     index.index(tokens, show_progress=False)
     index.save(folder, show_progress=False)
     save_positions(folder, positions)

@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import astuple
 from pathlib import Path
 
+from task.errors import UserError
 from task.retrieval.passages import Passage
 
 BUSY_SECONDS = 30.0  # that a statement waits for another process's write
@@ -30,7 +31,7 @@ logger = logging.getLogger(__name__)
 class SearchCache:
     """Passages by (query, top_k) of one server; `file` None keeps them in this process's memory.
 
-    Make it in the process that uses it. Raises ValueError where the file cannot be opened or is no such cache.
+    Make it in the process that uses it. Raises UserError where the file cannot be opened or is no such cache.
     """
 
     def __init__(self, server: str, file: Path | None):
@@ -43,7 +44,7 @@ class SearchCache:
             self._table = _opened(file)
             self._claims = open(f"{file}.lock", "ab") if file is not None else None  # noqa: SIM115 (locks live with it)
         except (sqlite3.Error, OSError) as error:
-            raise ValueError(f"the search cache {file} cannot be used ({error}): name another file.") from error
+            raise UserError(f"the search cache {file} cannot be used ({error}): name another file.") from error
 
     def get(self, query: str, top_k: int) -> list[Passage] | None:
         """None where there is no answer yet, or the file cannot be read just now."""

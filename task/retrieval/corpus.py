@@ -9,18 +9,20 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from task.errors import UserError
+
 CORPUS = "corpus.jsonl"
 POSITIONS = "positions.npy"
 WAY_OUT = "scripts/retrieval/build_corpus.py makes a clean corpus and reports every faulty line."
 
 
 def corpus_file(path: Path) -> Path:
-    """The corpus file of a folder or of itself. ValueError when there is none."""
+    """The corpus file of a folder or of itself. UserError when there is none."""
     file = path / CORPUS if path.is_dir() else path
     if not file.is_file():
-        raise ValueError(f"there is no corpus at {file}: give a folder with a {CORPUS}, or a .jsonl file of documents.")
+        raise UserError(f"there is no corpus at {file}: give a folder with a {CORPUS}, or a .jsonl file of documents.")
     if file.suffix != ".jsonl":
-        raise ValueError(f"the corpus {file} must be a .jsonl file: {WAY_OUT}")
+        raise UserError(f"the corpus {file} must be a .jsonl file: {WAY_OUT}")
     return file
 
 
@@ -30,33 +32,33 @@ def sha256_of(file: Path) -> str:
 
 
 def read_document(line: bytes | str) -> dict:
-    """{"id", "title", "text"} of one line of a corpus; the title may be missing. ValueError with the fault."""
+    """{"id", "title", "text"} of one line of a corpus; the title may be missing. UserError with the fault."""
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"not JSON ({error})") from error
+        raise UserError(f"not JSON ({error})") from error
     if not isinstance(raw, dict):
-        raise ValueError(f"of type {type(raw).__name__}, not an object")
+        raise UserError(f"of type {type(raw).__name__}, not an object")
     return checked(raw.get("id"), raw.get("title", ""), raw.get("text"))
 
 
 def checked(identity, title, text) -> dict:
-    """The document of these parts. ValueError with the fault; a whole number as id becomes a text."""
+    """The document of these parts. UserError with the fault; a whole number as id becomes a text."""
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
     document = {"id": identity, "title": title, "text": text}
     for key, value in document.items():
         if not isinstance(value, str) or (key != "title" and not value.strip()):
-            raise ValueError(f"{key} is {value!r:.60}, not a text")
+            raise UserError(f"{key} is {value!r:.60}, not a text")
         try:
             value.encode()
         except UnicodeEncodeError as error:
-            raise ValueError(f"{key} holds half a surrogate pair") from error
+            raise UserError(f"{key} holds half a surrogate pair") from error
     return document
 
 
 def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
-    """(byte position, document) of every line. ValueError with the line's number for the first fault."""
+    """(byte position, document) of every line. UserError with the line's number for the first fault."""
     position, first_line = 0, {}
     with open(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -64,13 +66,13 @@ def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
                 document = read_document(line)
                 earlier = first_line.setdefault(document["id"], number)
                 if earlier != number:
-                    raise ValueError(f"its id {document['id']!r} is line {earlier}'s already")
-            except ValueError as error:
-                raise ValueError(f"{file} line {number}: {error}. {WAY_OUT}") from error
+                    raise UserError(f"its id {document['id']!r} is line {earlier}'s already")
+            except UserError as error:
+                raise UserError(f"{file} line {number}: {error}. {WAY_OUT}") from error
             yield position, document
             position += len(line)
     if not first_line:
-        raise ValueError(f"the corpus {file} holds no document: give one with at least one line.")
+        raise UserError(f"the corpus {file} holds no document: give one with at least one line.")
 
 
 def save_positions(folder: Path, positions: list[int]) -> None:

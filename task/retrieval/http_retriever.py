@@ -16,6 +16,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from task.errors import UserError
 from task.retrieval.cache import SearchCache
 from task.retrieval.passages import Passage, RetrievalError, check_search
 from task.runners.optional import need
@@ -39,7 +40,7 @@ class HttpRetriever:
         need("httpx2", "search")
         self.url = _address(url)
         if not (timeout > 0 and math.isfinite(timeout)) or concurrency < 1:
-            raise ValueError(
+            raise UserError(
                 f"timeout {timeout} and concurrency {concurrency} do not work: give seconds above 0 and calls from 1."
             )
         self.cache_file = None if cache is None else Path(cache)
@@ -171,7 +172,7 @@ def _address(url: str) -> str:
     except (ValueError, httpx2.InvalidURL):
         usable = False
     if not usable:
-        raise ValueError(f"{url!r} is no address of a search server: give one such as http://localhost:8000/retrieve.")
+        raise UserError(f"{url!r} is no address of a search server: give one such as http://localhost:8000/retrieve.")
     return url if parts.path.strip("/") or parts.query else f"{url.rstrip('/')}/retrieve"
 
 

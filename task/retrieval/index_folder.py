@@ -8,12 +8,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from task.errors import UserError
+
 
 def make_ready(folder: Path, made_of: dict, write: Callable[[Path], None]) -> None:
     """Calls write(new folder) unless `folder` is made of this very thing; of several processes one does, others wait.
 
     made_of: JSON object that names every input and the form of the files. A reader that has the old folder mapped
-    keeps it. Raises ValueError where the folder cannot be written.
+    keeps it. Raises UserError where the folder cannot be written.
     """
     if _is_made_of(folder, made_of):
         return
@@ -23,7 +25,7 @@ def make_ready(folder: Path, made_of: dict, write: Callable[[Path], None]) -> No
             if not _is_made_of(folder, made_of):
                 _replace(folder, made_of, write)
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"the index {folder} cannot be made ({error}): copy the corpus to a folder with room, and write access."
         ) from error
 

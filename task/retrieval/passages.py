@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Protocol
 
+from task.errors import UserError
+
 KINDS = ("timeout", "refused", "bad_json", "bad_shape", "too_large", "http_500", "http_400")
 
 
@@ -36,17 +38,17 @@ class Retriever(Protocol):
     def search(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         """For each query the best passages, best first, at most top_k, none where nothing fits.
 
-        Equal queries get equal passages, so a search can be replayed. Raises RetrievalError; ValueError where top_k is
+        Equal queries get equal passages, so a search can be replayed. Raises RetrievalError; UserError where top_k is
         below 1 or a query is not a string.
         """
 
 
 def check_search(queries: list[str], top_k: int) -> None:
-    """ValueError for what no retriever can look for."""
+    """UserError for what no retriever can look for."""
     if isinstance(queries, str) or not all(isinstance(query, str) for query in queries):
-        raise ValueError(f"queries is {queries!r:.60}, but it must be a list of strings: put the query into a list.")
+        raise UserError(f"queries is {queries!r:.60}, but it must be a list of strings: put the query into a list.")
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-        raise ValueError(f"top_k is {top_k!r}, but a search returns at least 1 passage: give a whole number from 1.")
+        raise UserError(f"top_k is {top_k!r}, but a search returns at least 1 passage: give a whole number from 1.")
 
 
 def format_passages(passages: list[Passage]) -> str:

@@ -3,6 +3,7 @@
 import threading
 from pathlib import Path
 
+from task.errors import UserError
 from task.retrieval.passages import Retriever
 
 _made: dict[tuple, Retriever] = {}
@@ -15,7 +16,7 @@ def make_retriever(spec: str | Path, *, cache: str | Path | None = None, timeout
     cache: file of a client's answers, kept between runs and shared by processes (None: kept in memory only).
     timeout: seconds a client waits for one answer; a corpus of this machine takes no notice of either.
     Equal arguments give the same retriever within a process: environments share its index, connections and limits.
-    Raises ValueError where the corpus is missing or faulty, the URL is none, or a package of the extra `search` lacks.
+    Raises UserError where the corpus is missing or faulty, the URL is none, or a package of the extra `search` lacks.
     """
     key = (str(spec), None if cache is None else str(cache), timeout)
     with _making:
@@ -30,7 +31,7 @@ def _make(spec: str, cache: str | None, timeout: float) -> Retriever:
 
         return HttpRetriever(spec, cache=cache, timeout=timeout)
     if "://" in spec:
-        raise ValueError(
+        raise UserError(
             f"the retriever {spec!r} is neither a path nor an address: an address starts with http:// or https://."
         )
     from task.retrieval.bm25 import BM25Retriever

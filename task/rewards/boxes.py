@@ -5,6 +5,7 @@ The tasks that score boxes stand on this file; it is no task itself.
 
 import math
 
+from task.errors import UserError
 from task.processing_utils import LARGEST, planes, scale_bbox_xyxy
 
 FARTHEST = 1e6  # a number beyond this is no pixel
@@ -57,7 +58,7 @@ def centre_hit(box, boxes) -> bool:
 def true_objects(answer) -> list[dict]:
     """A record's answer as [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...]; [] where nothing is there.
 
-    Raises ValueError for any other form, and for a box without area.
+    Raises UserError for any other form, and for a box without area.
 
     >>> true_objects({"x": 352.874, "y": 186.479, "width": 19.296, "height": 14.472})[0]["bbox_2d"][2]
     372.17
@@ -65,7 +66,7 @@ def true_objects(answer) -> list[dict]:
     if isinstance(answer, dict) or (isinstance(answer, list) and answer and _is_number(answer[0])):
         answer = [answer]
     if not isinstance(answer, list):
-        raise ValueError(f"the answer must be {FORMS}, got {_shown(answer)}.")
+        raise UserError(f"the answer must be {FORMS}, got {_shown(answer)}.")
     return [_true_object(one) for one in answer]
 
 
@@ -93,7 +94,7 @@ def scale_suspect(shapes, size) -> bool:
 
 
 def plane_size(frame: str, of) -> tuple:
-    """(width, height) of the plane that a task's numbers lie in; ValueError for a record without a picture.
+    """(width, height) of the plane that a task's numbers lie in; UserError for a record without a picture.
 
     Args:
         frame: TASK_CONFIG["frame"].
@@ -101,7 +102,7 @@ def plane_size(frame: str, of) -> tuple:
     """
     if of.get("processed_size") is None:
         name = of.get("question_type", "this task")
-        raise ValueError(f"record {of.get('id')}: {name} scores places in a picture: give the record an image.")
+        raise UserError(f"record {of.get('id')}: {name} scores places in a picture: give the record an image.")
     return planes(of.get("image_size"), of["processed_size"]).get(frame) or of["image_size"]
 
 
@@ -111,12 +112,12 @@ def _true_object(one) -> dict:
     if isinstance(one, dict):
         box = one.get("bbox_2d") if "bbox_2d" in one else [one.get(key) for key in XYWH]
     if not isinstance(box, list) or len(box) != 4 or not all(map(_is_number, box)) or not _is_label(label):
-        raise ValueError(f"the answer must be {FORMS}, got {_shown(one)}.")
+        raise UserError(f"the answer must be {FORMS}, got {_shown(one)}.")
     box = [float(number) for number in box]
     if isinstance(one, dict) and "bbox_2d" not in one:
         box = [box[0], box[1], box[0] + box[2], box[1] + box[3]]
     if area(box) == 0.0 or not are_pixels([box]):
-        raise ValueError(
+        raise UserError(
             f"the box {_shown(box)} has no area in pixels up to {FARTHEST:.0f}: x1 < x2 and y1 < y2 are needed."
         )
     return {"bbox_2d": box, "label": label}

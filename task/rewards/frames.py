@@ -11,6 +11,7 @@ task declares its frame; nothing is guessed from an answer:
 All sizes are (width, height). No torch.
 """
 
+from task.errors import UserError
 from task.processing_utils import planes, scale_bbox_xyxy, scale_points
 from task.task_loader import FRAMES
 
@@ -24,7 +25,7 @@ def frame_size(frame: str, image_size: Size | None, processed_size: Size | None)
     (1000, 1000)
     """
     if frame not in FRAMES:
-        raise ValueError(f"frame {frame!r} is unknown: choose one of {', '.join(FRAMES)}.")
+        raise UserError(f"frame {frame!r} is unknown: choose one of {', '.join(FRAMES)}.")
     if image_size is None or frame == "none":
         return None
     return planes(image_size, processed_size)[frame]
@@ -54,7 +55,7 @@ def _move(value, size_from: Size | None, size_to: Size | None, frame: str):
     if frame == "none":
         return value
     if size_from is None or size_to is None:
-        raise ValueError(f"frame {frame!r} needs a picture and its processed size, but the record has none.")
+        raise UserError(f"frame {frame!r} needs a picture and its processed size, but the record has none.")
     one = value[0] if _is_list(value) and value and _is_list(value[0]) else value
     scale = scale_bbox_xyxy if _is_list(one) and len(one) == 4 else scale_points
     return scale(value, size_from, size_to)

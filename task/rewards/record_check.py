@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from task.errors import UserError
 from task.rewards.frames import frame_size
 from task.rewards.router import reward_arguments
 from task.task_loader import Task
@@ -17,7 +18,7 @@ def check_record(task: Task, record: dict, image_size, processed_size, thought_e
         image_size, processed_size: (width, height) of its first picture or frame, or None.
 
     Raises:
-        ValueError: a reward fails, so that it would fail on every completion: the answer has another form than the
+        UserError: a reward fails, so that it would fail on every completion: the answer has another form than the
             task's, or a picture is missing.
     """
     try:
@@ -27,7 +28,7 @@ def check_record(task: Task, record: dict, image_size, processed_size, thought_e
     except Exception as error:
         error = error.__cause__ or error  # what process_answer says, without the sentence round it
         reason = " ".join(str(error).split())
-        raise ValueError(
+        raise UserError(
             f"record {record['id']!r}: the rewards of {task.path} cannot score it ({type(error).__name__}: {reason}): "
             "correct its answer, its media or its question_type."
         ) from error
@@ -40,7 +41,7 @@ def check_inside(task: Task, record: dict, image_size) -> None:
         image_size: (width, height) of its first picture or frame, or None: then there is nothing to check.
 
     Raises:
-        ValueError: some lie outside the picture, or all within its first pixel.
+        UserError: some lie outside the picture, or all within its first pixel.
     """
     size = frame_size(task.config["frame"], image_size, image_size)
     if size is None:
@@ -52,12 +53,12 @@ def check_inside(task: Task, record: dict, image_size) -> None:
         if any(not -SLACK <= number <= size[place % 2] + SLACK for place, number in enumerate(shape))
     ]
     if outside:
-        raise ValueError(
+        raise UserError(
             f"record {record['id']!r}: {outside[0]} lies outside the picture of {size[0]}x{size[1]} pixels: is the "
             "scale right? Records hold pixels of the picture as it is displayed."
         )
     if shapes and max(map(max, shapes)) <= 1:
-        raise ValueError(
+        raise UserError(
             f"record {record['id']!r}: all numbers of {shapes[0]} lie between 0 and 1: are they shares of the picture? "
             "Records hold pixels."
         )

@@ -17,6 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from numbers import Real
 
+from task.errors import UserError
 from task.rewards.frames import frame_size
 from task.rewards.time_limit import RewardTimeout, time_limit
 from task.task_loader import Task, get_task
@@ -25,7 +26,7 @@ KINDS = ("format", "accuracy")
 ON_REWARD_ERROR = ("abstain", "raise")
 
 
-class RewardError(TypeError):
+class RewardError(UserError, TypeError):
     """A reward that returns something else than the contract says; the sentence names its file or function."""
 
 
@@ -43,7 +44,7 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size, thoug
     """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
 
     `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
-    Sizes are (width, height) of the first picture or None. ValueError, naming the record, where process_answer fails.
+    Sizes are (width, height) of the first picture or None. UserError, naming the record, where process_answer fails.
     """
     image_size = None if image_size is None else tuple(image_size)
     processed_size = None if processed_size is None else tuple(processed_size)
@@ -67,7 +68,7 @@ def _moved(task: Task, record: dict, image_size, target):
         return task.process_answer(record["answer"], image_size, target)
     except Exception as error:
         where = f"record {record.get('id')!r}: process_answer of {task.path} fails on its answer"
-        raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
+        raise UserError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
 
 
 class TaskReward:
@@ -90,7 +91,7 @@ class TaskReward:
     ):
         assert kind in KINDS, kind
         if on_reward_error not in ON_REWARD_ERROR:
-            raise ValueError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
+            raise UserError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
         self.kind = kind
         self.tasks = tasks
         self.thought_end = thought_end
@@ -191,7 +192,7 @@ class TaskReward:
     def _report(self, task: Task, record: dict, error: Exception) -> None:
         where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
         if self.on_reward_error == "raise":
-            raise ValueError(
+            raise UserError(
                 f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion; repair it, "
                 f"or use on_reward_error=abstain."
             ) from error

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 from task.rewards.router import TaskReward
 from task.runners.optional import MissingPackage
@@ -24,7 +25,7 @@ def check_rewards(tasks: Iterable[Task], thought_end: str = "</think>") -> None:
 
     Raises:
         MissingPackage: the first package that is missing.
-        ValueError: a reward that does not score its own file's examples as it should, file and value named.
+        UserError: a reward that does not score its own file's examples as it should, file and value named.
     """
     for task in tasks:
         run_self_test(task, thought_end)
@@ -53,7 +54,7 @@ def run_self_test(task: Task, thought_end: str = "</think>") -> tuple[float, flo
         }
         try:
             scores.append(reward(prompts=[""] * 2, completions=completions, **columns))
-        except ValueError as error:
+        except UserError as error:
             if isinstance(error.__cause__, MissingPackage):
                 raise MissingPackage(f"{task.path}: {error.__cause__}") from error
             raise
@@ -65,7 +66,7 @@ def _judge(task: Task, forms: list, values: list) -> None:
     wanted = f"right must score at least {HIGHEST}, wrong at most {LOWEST}, both in good form (format 1.0)"
     good = None not in values and values[0] >= HIGHEST and values[1] <= LOWEST and forms == [1.0, 1.0]
     if not good:
-        raise ValueError(
+        raise UserError(
             f"{task.path}: the rewards fail their SELF_TEST: right and wrong score accuracy {values} and format "
             f"{forms}, but {wanted}: repair the rewards, or the examples."
         )

@@ -2,8 +2,10 @@
 
 import importlib.util
 
+from task.errors import UserError
 
-class MissingPackage(ValueError):
+
+class MissingPackage(UserError):
     """A package of an extra is not installed; the sentence says which extra."""
 
 

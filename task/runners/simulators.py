@@ -14,6 +14,7 @@ from collections import OrderedDict
 
 import numpy as np
 
+from task.errors import UserError
 from task.runners.optional import MissingPackage, need
 
 Plan = list[list[float]]
@@ -31,7 +32,7 @@ class Sawyer:
         environments, self.experts = load_metaworld()
         name = f"{task}-v3-goal-observable"
         if name not in environments:
-            raise ValueError(f"Meta-World has no task {task!r}: known are {', '.join(sawyer_tasks())}.")
+            raise UserError(f"Meta-World has no task {task!r}: known are {', '.join(sawyer_tasks())}.")
         self.task, self.env = task, environments[name]()
         # Without these two, every reset repeats the first layout, or draws from numpy's global generator.
         self.env.seeded_rand_vec, self.env._freeze_rand_vec = True, False
@@ -73,7 +74,7 @@ class Fetch:
 
     def __init__(self, task: str):
         if task not in FETCH_TASKS:
-            raise ValueError(f"Fetch has no task {task!r}: known are {', '.join(FETCH_TASKS)}.")
+            raise UserError(f"Fetch has no task {task!r}: known are {', '.join(FETCH_TASKS)}.")
         gymnasium = load_fetch()
         self.task, self.env = task, gymnasium.make(FETCH_TASKS[task], max_episode_steps=10 * MOST_STEPS).unwrapped
 
@@ -118,9 +119,9 @@ class Pool:
 
     @contextlib.contextmanager
     def use(self, simulator: str, task: str):
-        """The environment, for as long as the block runs. ValueError for a name that does not exist."""
+        """The environment, for as long as the block runs. UserError for a name that does not exist."""
         if simulator not in SIMULATORS:
-            raise ValueError(f"there is no simulator {simulator!r}: known are {', '.join(SIMULATORS)}.")
+            raise UserError(f"there is no simulator {simulator!r}: known are {', '.join(SIMULATORS)}.")
         with self._lock:
             environment = self._kept.pop((simulator, task), None) or SIMULATORS[simulator](task)
             self._kept[simulator, task] = environment

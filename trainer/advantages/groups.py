@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from task.errors import UserError
+
 EPSILON = 1e-4  # TRL's; the papers name neither the epsilon nor which standard deviation they use
 
 
@@ -23,9 +25,7 @@ def standardise(values, groups) -> np.ndarray:
     """
     values = np.asarray(values, dtype=np.float64)
     if np.isinf(values).any():
-        raise ValueError(
-            f"reward {values[np.isinf(values)][0]} is not finite: a reward must be a finite number or None"
-        )
+        raise UserError(f"reward {values[np.isinf(values)][0]} is not finite: a reward must be a finite number or None")
     out = np.zeros_like(values)
     _, index = np.unique(np.asarray(groups), return_inverse=True)
     for group in range(index.max(initial=-1) + 1):

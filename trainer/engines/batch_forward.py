@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from task.errors import UserError
 from trainer.engines.kv_cache import ForkingCache
 
 FORKABLE = {"full_attention", "sliding_attention"}
@@ -156,12 +157,12 @@ def _mask_axes(model) -> int:
     A ready mask spares transformers the making of one at every step, and its presence makes sdpa on a CPU 1.7 times
     as fast for a single token with grouped heads (they are then folded into one call a key-value head).
 
-    Raises ValueError for a model whose layers keep a state that is not keys and values.
+    Raises UserError for a model whose layers keep a state that is not keys and values.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
     if kinds - FORKABLE:
-        raise ValueError(
+        raise UserError(
             f"{type(model).__name__} has layers of kind {', '.join(sorted(kinds - FORKABLE))}, whose state cannot be "
             f"forked: use a model whose layers are all {' or '.join(sorted(FORKABLE))}."
         )

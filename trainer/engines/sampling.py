@@ -12,6 +12,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from task.errors import UserError
+
 BLOCK = 256
 
 
@@ -45,7 +47,7 @@ class Sampling:
         }
         for name, (holds, rule) in rules.items():
             if not holds:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be {rule}.")
+                raise UserError(f"{name} is {getattr(self, name)}: it must be {rule}.")
 
 
 class Sampler:
@@ -77,7 +79,7 @@ class Sampler:
                 the tokens in `taken`. Where the distribution has too few tokens, the last rows draw as if alone.
 
         Both figures are those of the distribution drawn from, the full one also for distinct rows; at temperature 0 of
-        the unscaled one. ValueError where logits are not numbers.
+        the unscaled one. UserError where logits are not numbers.
         """
         scores = logits.float()
         if history is not None:
@@ -88,7 +90,7 @@ class Sampler:
         scores, greedy = self._tempered(scores, temperature)
         log_probs = scores.log_softmax(-1)
         if log_probs[:, 0].isnan().any():  # one value that is no number makes all of its row none
-            raise ValueError(
+            raise UserError(
                 "the model's logits are not numbers: its weights diverged or are damaged; go back to an earlier "
                 "checkpoint, and lower learning_rate if it was trained here"
             )

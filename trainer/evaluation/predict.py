@@ -11,6 +11,7 @@ from itertools import groupby, islice
 
 from dataset.dataset_grpo import load_media, read_row
 from dataset.media import MediaError
+from task.errors import UserError
 from task.task_loader import Task
 from trainer.evaluation.batches import BatchGrower, Unit
 from trainer.evaluation.scoring import scored, unscored
@@ -131,7 +132,7 @@ def _encode(module, window, on_bad_media: str) -> tuple[list[Unit], dict[int, di
         try:
             units.append(Unit(place, record, module.encode(record["messages"], *media)))
         except ValueError as error:
-            raise ValueError(f"record {record['id']!r}: {error}") from error
+            raise UserError(f"record {record['id']!r}: {error}") from error
     return units, lost
 
 

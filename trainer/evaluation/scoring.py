@@ -6,6 +6,7 @@ import math
 from numbers import Real
 from statistics import fmean
 
+from task.errors import UserError
 from task.rewards.router import reward_arguments
 from task.task_loader import Task
 from trainer.evaluation.batches import Sample
@@ -50,7 +51,7 @@ def _columns(task: Task, sol, keywords: dict, sample: Sample, completion: str) -
             return getattr(task, name)(completion, *args, **keywords)
         except Exception as error:
             where = f"{task.path}: {name} fails on record {keywords['id']!r}"
-            raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the task or the record.") from error
+            raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task or the record.") from error
 
     parsed = completion if task.parse_answer is None else call("parse_answer")
     accuracy = call("accuracy_reward", sol)
@@ -69,7 +70,7 @@ def _finite(task: Task, name: str, record_id: str, value) -> float | None:
     if value is None:
         return None
     if not isinstance(value, Real) or not math.isfinite(value):
-        raise ValueError(
+        raise UserError(
             f"{task.path}: {name} gave {value!r} on record {record_id!r}; it must give a finite number or None."
         )
     return float(value)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from statistics import fmean
 
+from task.errors import UserError
 from task.task_loader import Task
 from trainer.evaluation.intervals import mean_interval
 from trainer.evaluation.item_metrics import item_metrics, pass_metrics, samples_of
@@ -82,4 +83,4 @@ def _task_metrics(task: Task, predictions: list[dict]) -> dict[str, float]:
         return dict(task.compute_metrics(predictions))
     except Exception as error:
         where = f"{task.path}: compute_metrics fails on {len(predictions)} predictions"
-        raise ValueError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error
+        raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error

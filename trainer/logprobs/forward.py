@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
+from task.errors import UserError
 from trainer.logprobs.dummy_media import (
     KINDS,
     add_dummy_row,
@@ -42,7 +43,7 @@ class RowForward:
         processes: of the run; with several, all have the same kinds of media in every pass (`dummy_media`).
 
     Raises:
-        ValueError: "on" with an attention implementation that cannot take a tree mask.
+        UserError: "on" with an attention implementation that cannot take a tree mask.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class RowForward:
         if self.sharing:
             try:
                 use_tree_attention(model)
-            except ValueError as error:
+            except UserError as error:
                 if prefix_sharing == "on":
                     raise
                 warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
@@ -71,7 +72,7 @@ class RowForward:
     def start(self, rollout: Rollout) -> None:
         """Takes over a new rollout; plans of the old one are dropped.
 
-        Raises ValueError, by record, where a completion holds a placeholder of media: our engine never samples one, and
+        Raises UserError, by record, where a completion holds a placeholder of media: our engine never samples one, and
         a library would end in a count without a name.
         """
         for index, tree in enumerate(rollout.trees):

@@ -31,6 +31,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.utils.checkpoint import checkpoint
 
+from task.errors import UserError
 from trainer.logprobs.tree_attention import NAME as TREE_ATTENTION
 from trainer.logprobs.tree_attention import language_attention
 
@@ -102,7 +103,7 @@ def build_plans(
     least the longest completion (the default). Linear in the row tokens.
 
     Cuts fall between subtrees; the path from the prompt down to a cut is computed again behind it, and the cuts are
-    those with the fewest slots in all. Raises ValueError if a single row needs more slots than `max_slots`.
+    those with the fewest slots in all. Raises UserError if a single row needs more slots than `max_slots`.
 
     `observations` are those with pictures of each row, as (first completion token, observation); rows share one if its
     tokens and its pictures agree.
@@ -252,7 +253,7 @@ def _cheapest_cuts(rows: _SortedRows, max_slots: int | None) -> list[int]:
         return [0, count]
     if path.max() > max_slots:
         row = int(path.argmax())
-        raise ValueError(
+        raise UserError(
             f"row {rows.order[row]} needs {path[row]} slots (prompt {rows.prompt_slots()[row] + 1}, completion "
             f"{rows.lengths[row]} tokens), but max_slots is {max_slots}: set max_slots to at least the longest prompt "
             "plus completion, or make these shorter"

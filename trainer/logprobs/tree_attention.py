@@ -21,6 +21,8 @@ from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedM
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from task.errors import UserError
+
 NAME = "tree_attention"
 QUERY_BLOCK = 128  # measured on a CPU core: 64 to 256 are alike, 512 spends a quarter more on masked pairs
 
@@ -75,16 +77,16 @@ def language_attention(model: PreTrainedModel) -> str:
 
 
 def check_packable(model: PreTrainedModel) -> None:
-    """Raises ValueError, with the way out, if packed training would be inexact on this language model."""
+    """Raises UserError, with the way out, if packed training would be inexact on this language model."""
     attention, text = language_attention(model), model.config.get_text_config()
     if attention not in (NAME, "sdpa", "eager"):
-        raise ValueError(
+        raise UserError(
             f"attn_implementation {attention!r} of the language model cannot keep the branches of a packed tree apart: "
             "set it to sdpa (the vision tower may keep its own), or train one row a leaf with --prefix_sharing off"
         )
     unusual = set(getattr(text, "layer_types", None) or []) - {"full_attention"}
     if unusual:
-        raise ValueError(
+        raise UserError(
             f"the language model has {', '.join(sorted(unusual))} layers, and packed training is exact for full "
             "attention only: train one row a leaf with --prefix_sharing off"
         )
@@ -94,7 +96,7 @@ def use_tree_attention(model: PreTrainedModel) -> None:
     """Puts the language model on `tree_attention`; the vision tower keeps what it has. Call it before the optimizer.
 
     It stays so for the model's life, because gradient checkpointing looks the function up again during backward.
-    Raises ValueError if the model cannot be packed.
+    Raises UserError if the model cannot be packed.
     """
     check_packable(model)
     AttentionInterface.register(NAME, tree_attention_forward)

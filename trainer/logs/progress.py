@@ -11,6 +11,8 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
 
+from task.errors import UserError
+
 RECORD_DUMP = "All reward functions returned None"  # of TRL 1.16's warning
 
 SHOWN = {
@@ -144,7 +146,7 @@ class LayoutCheck(TrainerCallback):
         layout = [f"{accelerator.num_processes} process(es) on {accelerator.device.type}", type(wrapped).__name__]
         assert accelerator.num_processes == args.world_size
         if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and not self.trainer.is_fsdp_enabled:
-            raise ValueError(
+            raise UserError(
                 f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
                 "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
             )
@@ -160,10 +162,10 @@ class LayoutCheck(TrainerCallback):
 
 
 def _check_fsdp(plugin) -> None:
-    """ValueError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
+    """UserError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
     if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
         kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
-        raise ValueError(
+        raise UserError(
             f"FSDP is set to fsdp_version {plugin.fsdp_version} and fsdp_state_dict_type {kind}: set 2 and "
             "FULL_STATE_DICT, as scripts/fsdp2.yaml has them"
         )

@@ -22,6 +22,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from task.errors import UserError
 from trainer.logs.tree_pictures import pictures_of
 from trainer.rollout import Rollout
 from trainer.tree import Node, Tree
@@ -40,13 +41,13 @@ def parse_log_trees(value: str | None) -> int | None:
     20
 
     Raises:
-        ValueError: anything else.
+        UserError: anything else.
     """
     if value is None or value.lower() in ("", "none"):
         return None
     word, _, number = value.partition(":")
     if word != "every" or not number.isascii() or not number.isdigit() or int(number) < 1:
-        raise ValueError(f"log_trees={value!r}: give every:N with N optimiser steps of at least 1, or leave it out")
+        raise UserError(f"log_trees={value!r}: give every:N with N optimiser steps of at least 1, or leave it out")
     return int(number)
 
 

@@ -16,13 +16,15 @@ from pathlib import Path
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
 
+from task.errors import UserError
+
 INCOMPLETE = ".incomplete"
 LAYOUT, MEMORY = "layout.json", "method_memory.json"
 OPTIMIZER = ("optim", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")  # come from its file
 ADAPTER = {"r": "lora_r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}  # with flags
 
 
-class CheckpointError(ValueError):
+class CheckpointError(UserError):
     """A checkpoint that could not be written or read; the sentence says why, and what is still there."""
 
 
@@ -129,7 +131,7 @@ class WholeCheckpoints(AllWeights):
         name = self.args.metric_for_best_model
         figures = [figure.removeprefix("eval_") for figure in metrics if "/" in figure]
         if name is not None and name.removeprefix("eval_") not in figures:
-            raise ValueError(
+            raise UserError(
                 f"metric_for_best_model={name} is no figure of the evaluation, which gave {', '.join(figures)}"
             )
         return super()._determine_best_metric(metrics, trial)

@@ -7,13 +7,15 @@ import math
 import torch
 from transformers import TrainerCallback
 
+from task.errors import UserError
+
 # Words of CPU allocators, of CUDA outside of PyTorch's own allocator, and of cuBLAS that has no room for its workspace.
 OUT_OF_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "status_alloc_failed",
 )  # fmt: skip
 
 
-class StepError(ValueError):
+class StepError(UserError):
     """A training step that cannot be taken; the sentence names rows, sizes and the knobs."""
 
 

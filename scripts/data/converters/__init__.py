@@ -1,7 +1,7 @@
 """The formats that scripts/data/convert.py reads: name -> (function that reads the source, function that converts).
 
 A reader gives (place for messages, raw record); a converter gives the records made of one raw one, and raises
-ValueError, with the reason, for one that cannot be used.
+UserError, with the reason, for one that cannot be used.
 """
 
 from converters import coco, columns, conversations, mathematics, open_questions, programs, sharerobot, text_in_pictures

@@ -9,6 +9,7 @@ from collections import defaultdict
 
 from converters.converted import Converted, need, sentence, text
 from converters.sources import load
+from task.errors import UserError
 
 KINDS = "Find every object of these kinds: {}."
 
@@ -18,7 +19,7 @@ def read_pictures(source, options):
     content = _content(source)
     names = {one["id"]: one["name"] for one in content.get("categories", [])}
     if not names:
-        raise ValueError(f"{source} has no categories: --format refcoco is for pictures with one described object.")
+        raise UserError(f"{source} has no categories: --format refcoco is for pictures with one described object.")
     found = defaultdict(list)
     for one in content["annotations"]:
         found[one["image_id"]].append(one)
@@ -26,7 +27,7 @@ def read_pictures(source, options):
     if lost:
         fault = f"{source}: {len(lost)} of {len(found)} image_id in annotations are no picture's id, first {lost[0]!r}"
         if len(lost) == len(found):  # "1" and 1, for example: every picture would seem to show nothing
-            raise ValueError(f"{fault}: give annotations and pictures the same ids.")
+            raise UserError(f"{fault}: give annotations and pictures the same ids.")
         options.refuse(fault)
     return [
         (f"{source} picture {picture['id']}", {"picture": picture, "annotations": found[picture["id"]], "names": names})
@@ -46,7 +47,7 @@ def detection(raw, options):
             changes.append("box without area left out")
             continue
         if one.get("category_id") not in names:
-            raise ValueError(f"category_id {one.get('category_id')!r} is not among the categories")
+            raise UserError(f"category_id {one.get('category_id')!r} is not among the categories")
         objects.append({"bbox_2d": box, "label": names[one["category_id"]]})
     record = {"id": str(picture["id"]), "image": text(picture, "file_name"), "question_type": "object-detection"}
     record |= {"question": KINDS.format(", ".join(names.values())), "answer": objects}
@@ -86,7 +87,7 @@ def reference(raw, options):
         record |= {"question_type": "object-detection", "answer": box}
         converted.append(Converted(record, size=_size(picture)))
     if not converted:
-        raise ValueError("there is no sentence")
+        raise UserError("there is no sentence")
     return converted
 
 
@@ -95,7 +96,7 @@ def corners(bbox):
     try:
         x, y, width, height = (float(number) for number in bbox)
     except (TypeError, ValueError) as error:
-        raise ValueError(f"bbox is {bbox!r:.60}: four numbers x, y, width, height are needed") from error
+        raise UserError(f"bbox is {bbox!r:.60}: four numbers x, y, width, height are needed") from error
     return [round(number, 2) for number in (x, y, x + width, y + height)]
 
 
@@ -118,5 +119,5 @@ def _content(source):
     if not isinstance(content, dict) or not all(
         isinstance(content.get(key), list) for key in ("images", "annotations")
     ):
-        raise ValueError(f"{source} has no lists `images` and `annotations`: it is no annotation file of COCO's form.")
+        raise UserError(f"{source} has no lists `images` and `annotations`: it is no annotation file of COCO's form.")
     return content

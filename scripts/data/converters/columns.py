@@ -6,6 +6,7 @@ from pathlib import Path
 from PIL import Image
 
 from converters.converted import Converted
+from task.errors import UserError
 
 FIELDS = ("question", "answer", "image", "id")
 
@@ -13,11 +14,11 @@ FIELDS = ("question", "answer", "image", "id")
 def read_table(source, options):
     """(place, row) of every row, row by row: a table may be larger than the memory."""
     if not {"question", "answer"} <= set(options.columns):
-        raise ValueError("--format table needs --columns question=COLUMN answer=COLUMN [image=COLUMN] [id=COLUMN].")
+        raise UserError("--format table needs --columns question=COLUMN answer=COLUMN [image=COLUMN] [id=COLUMN].")
     rows, names = table_rows(source)
     missing = [column for column in options.columns.values() if column not in names]
     if missing:
-        raise ValueError(f"{source} has no column {missing[0]!r}: its columns are {', '.join(names)}.")
+        raise UserError(f"{source} has no column {missing[0]!r}: its columns are {', '.join(names)}.")
     return ((f"{source} row {number}", {"number": number} | {"cells": row}) for number, row in enumerate(rows))
 
 
@@ -25,7 +26,7 @@ def row(raw, options):
     cells = {field: raw["cells"][column] for field, column in options.columns.items()}
     record = {"question_type": options.question_type, "question": cells["question"], "answer": cells["answer"]}
     if record["answer"] is None:
-        raise ValueError(f"there is no answer in the column {options.columns['answer']!r}")
+        raise UserError(f"there is no answer in the column {options.columns['answer']!r}")
     changes = []
     if cells.get("id") is not None:
         record["id"] = str(cells["id"])
@@ -43,11 +44,11 @@ def _picture(cell, row_number, place, options, changes):
         return cell["path"]
     content = cell.get("bytes") if isinstance(cell, dict) else cell
     if not isinstance(content, bytes):
-        raise ValueError(f"the picture is a {type(cell).__name__}, neither a path nor a picture's bytes")
+        raise UserError(f"the picture is a {type(cell).__name__}, neither a path nor a picture's bytes")
     try:
         ending = Image.open(io.BytesIO(content)).format.lower()
     except OSError as error:
-        raise ValueError(f"the picture's bytes are no picture ({error})") from error
+        raise UserError(f"the picture's bytes are no picture ({error})") from error
     options.pictures.mkdir(parents=True, exist_ok=True)
     path = options.pictures / f"{row_number:06d}-{place}.{ending}"
     path.write_bytes(content)
@@ -59,13 +60,13 @@ def _opened(file: Path, parquet):
     try:
         return parquet.ParquetFile(file)
     except (ValueError, OSError) as error:
-        raise ValueError(f"{file} is no whole parquet file ({error}): replace it.") from error
+        raise UserError(f"{file} is no whole parquet file ({error}): replace it.") from error
 
 
 def table_rows(source: Path):
     """(iterator of rows as dicts, column names); pictures stay bytes, nothing is decoded."""
     if (source / "dataset_dict.json").exists():
-        raise ValueError(f"{source} holds several splits: give the folder of one, {source}/train for example.")
+        raise UserError(f"{source} holds several splits: give the folder of one, {source}/train for example.")
     if (source / "state.json").exists():
         import datasets
 
@@ -75,7 +76,7 @@ def table_rows(source: Path):
 
     files = sorted(source.rglob("*.parquet")) if source.is_dir() else [source]
     if not files or any(file.suffix != ".parquet" for file in files):
-        raise ValueError(f"{source} is neither a .parquet file, a folder of them, nor a data set saved to disk.")
+        raise UserError(f"{source} is neither a .parquet file, a folder of them, nor a data set saved to disk.")
     tables = [_opened(file, pyarrow.parquet) for file in files]
     batches = (batch for table in tables for batch in table.iter_batches(1000))
     return (one for batch in batches for one in batch.to_pylist()), tables[0].schema_arrow.names

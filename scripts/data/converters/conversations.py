@@ -6,6 +6,7 @@ as boxes or points, on the scale that --coordinates names; nothing is guessed.
 """
 
 from converters.converted import Converted, need, text
+from task.errors import UserError
 from task.parsing.answers import ANSWER_START, answer_text, parse_boxes, parse_points
 from task.task_loader import get_task
 
@@ -17,7 +18,7 @@ def conversation(raw, options):
     if ANSWER_START in written:
         written = answer_text(written)
         if written is None:
-            raise ValueError("the answer is not one block of <answer> </answer> after the thought")
+            raise UserError("the answer is not one block of <answer> </answer> after the thought")
         changes.append("answer taken out of its tags")
     record = {"question": question, "question_type": options.question_type}
     record |= {key: raw[key] for key in ("id", "image", "video") if raw.get(key) is not None}
@@ -33,7 +34,7 @@ def _first_pair(raw):
     turns = need(raw, "conversations")
     said = [text(turn, "value", "content") for turn in turns if turn.get("from", turn.get("role")) != "system"]
     if len(said) < 2:
-        raise ValueError("the conversation has no question with a reply")
+        raise UserError("the conversation has no question with a reply")
     later = ["later turns left out"] if len(said) > 2 else []
     return said[0].strip(), said[1], later
 
@@ -42,5 +43,5 @@ def _places(written):
     boxes = parse_boxes(written)
     places = boxes if boxes is not None else parse_points(written)
     if places is None:
-        raise ValueError(f"no boxes or points can be read in the reply {written!r:.60}")
+        raise UserError(f"no boxes or points can be read in the reply {written!r:.60}")
     return places

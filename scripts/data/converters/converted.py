@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from task.errors import UserError
+
 
 @dataclass
 class Converted:
@@ -30,18 +32,18 @@ def sentence(text: str) -> str:
 
 
 def need(raw: dict, *keys: str):
-    """The value of the first of the keys that is there; ValueError when none is."""
+    """The value of the first of the keys that is there; UserError when none is."""
     if not isinstance(raw, dict):
-        raise ValueError(f"the record is of type {type(raw).__name__}, not an object")
+        raise UserError(f"the record is of type {type(raw).__name__}, not an object")
     for key in keys:
         if raw.get(key) is not None:
             return raw[key]
-    raise ValueError(f"there is no {' or '.join(keys)}")
+    raise UserError(f"there is no {' or '.join(keys)}")
 
 
 def text(raw: dict, *keys: str) -> str:
     """`need`, as a text that is not empty."""
     value = need(raw, *keys)
     if not isinstance(value, str) or not value.strip():
-        raise ValueError(f"{' or '.join(keys)} is {value!r:.60}, not a text")
+        raise UserError(f"{' or '.join(keys)} is {value!r:.60}, not a text")
     return value

@@ -1,6 +1,7 @@
 """Word problems (GSM8K, MIT) and competition problems (MATH, MIT)."""
 
 from converters.converted import Converted, text
+from task.errors import UserError
 from task.parsing.text import boxed_text
 
 MARK = "####"  # GSM8K writes the result behind it
@@ -9,7 +10,7 @@ MARK = "####"  # GSM8K writes the result behind it
 def gsm8k(raw, options):
     solution = text(raw, "answer")
     if solution.count(MARK) != 1 or not solution.partition(MARK)[2].strip():
-        raise ValueError(f"the answer has no single result behind {MARK}")
+        raise UserError(f"the answer has no single result behind {MARK}")
     result = solution.partition(MARK)[2].strip()
     record = {"question": text(raw, "question"), "question_type": "math-reasoning", "answer": result.replace(",", "")}
     record["solution"] = solution
@@ -23,7 +24,7 @@ def competition(raw, options):
     if answer is None:
         answer = boxed_text(solution) if "boxed" in solution else None
         if answer is None:
-            raise ValueError("the solution has no single \\boxed{}")
+            raise UserError("the solution has no single \\boxed{}")
     record = {"question": text(raw, "problem"), "question_type": "math-reasoning", "answer": str(answer)}
     record |= {key: raw[key] for key in ("level", "type", "subject") if key in raw}
     return [Converted(record | {"solution": solution})]

@@ -11,6 +11,7 @@ from itertools import zip_longest
 from converters.columns import table_rows
 from converters.converted import Converted, text
 from converters.sources import read_json
+from task.errors import UserError
 
 ANSWERS = ("golden_answers", "answers", "answer", "Answer")
 HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}  # of 2WikiMultihopQA's types
@@ -55,7 +56,7 @@ def two_wiki(raw, options):
 def musique(raw, options):
     raw = _flat(raw)
     if raw.get("answerable") is False:
-        raise ValueError("answerable is false: the full set's questions without an answer are not for training")
+        raise UserError("answerable is false: the full set's questions without an answer are not for training")
     steps = raw.get("question_decomposition")
     hops = len(steps) if isinstance(steps, list) and steps else _hops_of_id(raw.get("id"))
     support = [one for one in raw.get("paragraphs") or [] if one.get("is_supporting")]
@@ -77,17 +78,17 @@ def _converted(raw, hops, changes=(), more_answers=None, **found) -> Converted:
 
 
 def golds(answers, more=None) -> list[str]:
-    """The acceptable answers of a text or a list of texts, each once. ValueError where there is none.
+    """The acceptable answers of a text or a list of texts, each once. UserError where there is none.
 
     >>> golds("Paris ", ["Paris", "Paris, France"])
     ['Paris', 'Paris, France']
     """
     listed = [*_listed(answers), *_listed(more)]
     if not all(isinstance(one, str) for one in listed):
-        raise ValueError(f"the answer is {answers!r:.60}, not a text or a list of texts")
+        raise UserError(f"the answer is {answers!r:.60}, not a text or a list of texts")
     kept = list(dict.fromkeys(one.strip() for one in listed if one.strip()))
     if not kept:
-        raise ValueError(f"there is no answer in {', '.join(ANSWERS)}: test sets without answers cannot be used")
+        raise UserError(f"there is no answer in {', '.join(ANSWERS)}: test sets without answers cannot be used")
     return kept
 
 
@@ -98,7 +99,7 @@ def _listed(value) -> list:
 def _flat(raw) -> dict:
     """The repacked form keeps a source's own fields in `metadata`."""
     if not isinstance(raw, dict):
-        raise ValueError(f"the record is of type {type(raw).__name__}, not an object")
+        raise UserError(f"the record is of type {type(raw).__name__}, not an object")
     return (raw["metadata"] | raw) if isinstance(raw.get("metadata"), dict) else raw
 
 
@@ -131,5 +132,5 @@ def _read_csv(source):
     with open(source, encoding="utf-8-sig", newline="") as lines:
         rows = csv.DictReader(lines)
         if not {"question", "Question"} & set(rows.fieldnames or []):
-            raise ValueError(f"{source} has no column Question in its first line: give the file as it was published.")
+            raise UserError(f"{source} has no column Question in its first line: give the file as it was published.")
         yield from ((f"{source} line {rows.line_num}", row) for row in rows)

@@ -1,13 +1,14 @@
 """Programs with unit tests: MBPP (CC BY 4.0) and HumanEval (MIT)."""
 
 from converters.converted import Converted, need, text
+from task.errors import UserError
 
 
 def mbpp(raw, options):
     """The tests stand in the question, as is usual for MBPP: they alone name the function."""
     tests = need(raw, "test_list")
     if not isinstance(tests, list) or not tests:
-        raise ValueError("test_list holds no test")
+        raise UserError("test_list holds no test")
     setup = raw.get("test_setup_code") or "\n".join(raw.get("test_imports") or [])
     question = f"{text(raw, 'text', 'prompt').strip()}\nThe program must pass these tests:\n" + "\n".join(tests)
     record = {"id": f"mbpp-{need(raw, 'task_id')}", "question": question, "question_type": "code-generation"}

@@ -5,6 +5,7 @@
 """
 
 from converters.converted import Converted, need, sentence, text
+from task.errors import UserError
 
 ENDINGS = (".jpg", ".png", ".jpeg")
 
@@ -18,7 +19,7 @@ def affordance(raw, options):
     """The box stays x, y, width, height, as the task reads it: no place for a mistake."""
     box = need(raw, "affordance")
     if not isinstance(box, dict) or set(box) != {"x", "y", "width", "height"}:
-        raise ValueError(f"affordance is {box!r:.60}: x, y, width and height are needed")
+        raise UserError(f"affordance is {box!r:.60}: x, y, width and height are needed")
     return [_record(raw, options, "affordance-sharerobot", box)]
 
 
@@ -40,4 +41,4 @@ def _picture(raw, image_root):
     for path in (f"{folder}{name}{ending}" for folder in ("", "images/") for ending in ENDINGS):
         if (image_root / path).is_file():
             return path, ["picture found by the id"]
-    raise ValueError(f"id {name!r} is no picture's path, and no {name}.jpg or .png lies in {image_root}")
+    raise UserError(f"id {name!r} is no picture's path, and no {name}.jpg or .png lies in {image_root}")

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 from dataset.records import read_records
+from task.errors import UserError
 
 
 def read_json(source: Path, options):
@@ -12,10 +13,10 @@ def read_json(source: Path, options):
         content = load(source)
         if isinstance(content, dict):
             if not isinstance(content.get("data"), list):
-                raise ValueError(f"{source} is a JSON object without a list `data`: is --format right?")
+                raise UserError(f"{source} is a JSON object without a list `data`: is --format right?")
             return [(f"{source} record {number}", raw) for number, raw in enumerate(content["data"])]
     elif source.suffix != ".jsonl":
-        raise ValueError(f"{source} must end in .json or .jsonl for this format: unpack or rename it.")
+        raise UserError(f"{source} must end in .json or .jsonl for this format: unpack or rename it.")
     return [(place, raw) for place, _, raw in read_records(source, source.stem, options.refuse)]
 
 
@@ -25,13 +26,13 @@ def read_json_folder(source: Path, options):
         return read_json(source, options)
     files = sorted(source.rglob("*.json"))
     if not files:
-        raise ValueError(f"{source} holds no .json file: give the folder with the problems.")
+        raise UserError(f"{source} holds no .json file: give the folder with the problems.")
     return [(str(file), load(file)) for file in files]
 
 
 def load(source: Path):
-    """The JSON content of a file; ValueError with the place of a fault."""
+    """The JSON content of a file; UserError with the place of a fault."""
     try:
         return json.loads(source.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{source} is not JSON ({error}): correct it, or give another --format.") from error
+        raise UserError(f"{source} is not JSON ({error}): correct it, or give another --format.") from error

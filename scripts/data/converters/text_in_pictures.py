@@ -5,6 +5,7 @@ from pathlib import Path
 from converters.converted import Converted, need, text
 from converters.open_questions import golds
 from converters.sources import load, read_json
+from task.errors import UserError
 
 
 def read_textvqa(source, options):
@@ -25,7 +26,7 @@ def read_ocrvqa(source, options):
     """{book id: {"imageURL", "questions": [...], "answers": [...], "split": 1 (train), 2 or 3}}"""
     content = load(source)
     if not isinstance(content, dict):
-        raise ValueError(f"{source} is not OCR-VQA's file: it must be one JSON object, a book a key.")
+        raise UserError(f"{source} is not OCR-VQA's file: it must be one JSON object, a book a key.")
     return [
         (f"{source} book {key}", value | {"key": key} if isinstance(value, dict) else value)
         for key, value in content.items()
@@ -36,9 +37,9 @@ def ocrvqa(raw, options):
     """One record a question."""
     questions, answers = need(raw, "questions"), need(raw, "answers")
     if not isinstance(questions, list) or not isinstance(answers, list):
-        raise ValueError("questions and answers must be lists")
+        raise UserError("questions and answers must be lists")
     if len(questions) != len(answers):
-        raise ValueError(f"{len(questions)} questions have {len(answers)} answers")
+        raise UserError(f"{len(questions)} questions have {len(answers)} answers")
     image = raw["key"] + (Path(str(raw.get("imageURL", ""))).suffix or ".jpg")
     return [
         Converted(

@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from task.agents.environment import ACTION_FORMS, tools_of
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 from task.task_loader import Task
 from trainer.policies.agent.arguments import argument_of
@@ -29,14 +30,14 @@ def shape_of(args) -> TreeShape:
 
 
 def settings_of(args) -> dict[str, Any]:
-    """environment_args as a dict. Raises ValueError if they are no JSON object."""
+    """environment_args as a dict. Raises UserError if they are no JSON object."""
     text = args.environment_args
     try:
         found = {} if text is None else json.loads(text)
     except ValueError as error:
-        raise ValueError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
+        raise UserError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
     if not isinstance(found, dict):
-        raise ValueError(f"environment_args={text!r} must be a JSON object of names and values")
+        raise UserError(f"environment_args={text!r} must be a JSON object of names and values")
     return found
 
 
@@ -62,14 +63,14 @@ def agent_policy(
         length: the most tokens of a completion, observations included.
         thought_end: closes a thought; its tag must not stand in what a tool returns.
 
-    Raises ValueError, one sentence: a task without environment, environments that do not go together, or settings that
+    Raises UserError, one sentence: a task without environment, environments that do not go together, or settings that
     an environment's first reset refuses.
     """
     used = {record["question_type"]: tasks[record["question_type"]] for record in reversed(records)}
     first = {record["question_type"]: record for record in reversed(records)}
     plain = next((name for name, task in used.items() if task.make_environment is None), None)
     if plain is not None:
-        raise ValueError(
+        raise UserError(
             f"question_type {plain!r} has no make_environment() in {used[plain].path}, so an agent cannot act in it: "
             "train it with method grpo or grpo_ma, or leave its records out"
         )
@@ -100,7 +101,7 @@ def check_agents(args, records: dict, held_out: dict, tasks: dict[str, Task], mo
     Args:
         records, held_out: question_type -> a record.
 
-    Raises ValueError as `agent_policy` does.
+    Raises UserError as `agent_policy` does.
     """
     limits = {"length": args.max_completion_length, "thought_end": args.thought_end}
     settings, tokenizer = settings_of(args), module.tokenizer
@@ -140,37 +141,39 @@ def _proved(task: Task, record: dict, settings: dict) -> Any:
         environment = task.make_environment()
         _warn_of_unread(task, environment, settings)
         said = environment.reset(**row_of(record, settings))
-    except ValueError:
+    except UserError:
         raise
+    except ValueError as error:  # a sentence of the task's own
+        raise UserError(str(error)) from error
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{task.path}: make_environment() or reset() fails on record {record['id']!r} with environment_args "
             f"{settings} ({type(error).__name__}: {error}): correct them, or the task file"
         ) from error
     if said is not None:
-        raise ValueError(
+        raise UserError(
             f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
             "into the record's question, and return None"
         )
     _check_fork(task, environment)
     if not tools_of(environment):
-        raise ValueError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
+        raise UserError(f"{task.path}: {type(environment).__name__} has no public method, so an agent has no tool")
     return environment
 
 
 def _check_fork(task: Task, environment: Any) -> None:
-    """ValueError for a `_fork` that cannot work: every branch would end in its error, and the run teach nothing."""
+    """UserError for a `_fork` that cannot work: every branch would end in its error, and the run teach nothing."""
     if not hasattr(environment, "_fork"):
         return
     try:
         copied = environment._fork()
     except Exception as error:
-        raise ValueError(
+        raise UserError(
             f"{task.path}: _fork() fails ({type(error).__name__}: {error}): correct it, or leave it out and let "
             "branches replay"
         ) from error
     if copied is None:
-        raise ValueError(
+        raise UserError(
             f"{task.path}: _fork() returned None: return a copy of the environment, or itself where no tool changes "
             "anything"
         )
@@ -194,10 +197,10 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
     unknown = next((name for name, form in forms.items() if form not in ACTION_FORMS), None)
     if unknown is not None:
         choices = ", ".join(ACTION_FORMS)
-        raise ValueError(f"question_type {unknown!r}: action_form {forms[unknown]!r} is none of {choices}: choose one")
+        raise UserError(f"question_type {unknown!r}: action_form {forms[unknown]!r} is none of {choices}: choose one")
     tags = {name: getattr(environment, "tags", {}) for name, environment in samples.items()}
     if len(set(forms.values())) > 1 or any(one != next(iter(tags.values())) for one in tags.values()):
-        raise ValueError(
+        raise UserError(
             f"the tasks {', '.join(samples)} act in different forms or tags, and one generation has one: train them "
             "apart, or give their environments the same action_form and tags"
         )
@@ -211,32 +214,32 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
 
 
 def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
-    """ValueError for a tool that no tag can call, and for tags that cannot be told apart."""
+    """UserError for a tool that no tag can call, and for tags that cannot be told apart."""
     where = f"question_type {question_type!r}"
     for name, tool in tools_of(environment).items():
         try:
             argument_of(tool)
         except TypeError as error:
-            raise ValueError(
+            raise UserError(
                 f"{where}: the tool {name} cannot be called by a tag ({error}): give all but one of its arguments "
                 "defaults, or the environment action_form 'tool_calls'"
             ) from None
     twice = next((name for name in form.names if form.names.count(name) > 1), None)
     if twice is not None:
-        raise ValueError(
+        raise UserError(
             f"{where}: {twice!r} names two of the thought, the tools, the observation and the answer: rename the tool, "
             "or one of the environment's tags"
         )
     odd = {key: name for key, name in getattr(environment, "tags", {}).items() if key not in ("information", "answer")}
     if odd:
-        raise ValueError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
+        raise UserError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
 
 
 def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> ToolCallForm:
-    """The chat template's form; ValueError where the template does not show the model its tools."""
+    """The chat template's form; UserError where the template does not show the model its tools."""
     marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
     if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
-        raise ValueError(
+        raise UserError(
             f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: take a "
             "model whose template does, or environments with action_form 'tags'"
         )

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 
 from task.agents.text import UNREADABLE, tag_action
+from task.errors import UserError
 
 MARK = "@observation@"
 
@@ -70,7 +71,7 @@ class ToolCallForm:
         eos: the text of the token that ends a turn.
         think: the tag of thoughts. A tool's text may hold it as little as an answer's: rewards read both.
 
-    Raises ValueError for a template without tool turns.
+    Raises UserError for a template without tool turns.
     """
 
     stops = ()
@@ -116,14 +117,14 @@ class ToolCallForm:
             prefix = self.processor.apply_chat_template(before, add_generation_prompt=False, tokenize=False)
             whole = self.processor.apply_chat_template(before + results, add_generation_prompt=True, tokenize=False)
         except Exception as error:
-            raise ValueError(
+            raise UserError(
                 f"the chat template cannot write tool turns ({type(error).__name__}: {error}): take a model whose "
                 "template can, or an environment with action_form 'tags'"
             ) from error
         prefix = prefix[: prefix.rfind(self.eos) + len(self.eos)] if self.eos in prefix else prefix
         pieces = whole.removeprefix(prefix).split(MARK)
         if not whole.startswith(prefix) or len(pieces) != count + 1:
-            raise ValueError(
+            raise UserError(
                 "the chat template writes no tool turns behind a turn of the assistant: take a model whose template "
                 "does, or an environment with action_form 'tags'"
             )

@@ -1,0 +1,6 @@
+"""What a user can put right, apart from faults of this project or of a library."""
+
+from task.errors.library_refusals import library_refusals
+from task.errors.user_error import UserError
+
+__all__ = ["UserError", "library_refusals"]

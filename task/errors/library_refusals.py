@@ -1,0 +1,22 @@
+"""The errors by which a library refuses a setting that it checks itself, as UserErrors."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from task.errors.user_error import UserError
+
+
+@contextmanager
+def library_refusals(*kinds: type[Exception], checking: Callable[[], bool] = lambda: True) -> Iterator[None]:
+    """Turns errors of these kinds into UserErrors with the same message, as long as `checking` says so.
+
+    For calls in which a library checks settings of the user, such as the constructor of a trainer or an optimiser.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except kinds as error:
+        if not checking():
+            raise
+        raise UserError(str(error)) from error
