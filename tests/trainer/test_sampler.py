@@ -3,6 +3,7 @@
 from collections import Counter
 
 import pytest
+from trainer_cases import text_trainer
 
 from trainer.sampler import TreeSampler
 
@@ -100,3 +101,16 @@ def test_unshuffled_is_the_order_of_the_file_in_every_epoch():
 def test_too_few_prompts_is_an_error_and_not_zero_steps(sync, needed):
     with pytest.raises(ValueError, match=f"has 2 prompts, but one generation needs {needed} .*add records, or lower"):
         sampler(num_prompts=2, prompts_per_rank=3, ranks=2, sync=sync)
+
+
+def test_the_prompt_order_is_the_data_seeds_and_nothing_elses(tiny_text, tmp_path):
+    """TRL's own sampler ignores data_seed."""
+
+    def order(**changes):
+        trainer = text_trainer(tiny_text, tmp_path, rows=12, shuffle_dataset=True, **changes)
+        return list(trainer._get_train_sampler())
+
+    first = order(data_seed=1, seed=7)
+    assert sorted(set(first)) == list(range(12))
+    assert order(data_seed=1, seed=8) == first
+    assert order(data_seed=2, seed=7) != first

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_trainer_loss import ANSWERS, CLIP, LEAVES, THOUGHTS, first_is_right, token_logps
+from loss_cases import ANSWERS, CLIP, LEAVES, THOUGHTS, first_is_right, token_logps
 from trainer_cases import largest_gap, norm, run, script, text_trainer, thought_tree
 from transformers import TrainerCallback
 

@@ -249,3 +249,8 @@ def test_random_texts_never_raise_and_points_are_always_pairs():
         json.dumps([points, boxes, numbers], allow_nan=False)
         found += bool(points or numbers)
     assert found > 20  # the texts were not all nonsense
+
+
+@pytest.mark.parametrize("tag", ["</think>", "</analysis>", "</思考>", "</think-1>"])
+def test_closing_tags(tag):
+    assert thought_tags(tag) == (tag.replace("/", "", 1), tag)

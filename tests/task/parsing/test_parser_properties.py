@@ -1,6 +1,7 @@
 """Any text up to 100 kB gives a result, no exception, and costs time that grows with its length and no faster."""
 
 import json
+import random
 import time
 
 import pytest
@@ -9,7 +10,12 @@ from hypothesis import strategies as st
 from task_cases import ANSWERS, DEGENERATE, TASKS, arguments, said
 
 from task.parsing import answers as answer_parsing
-from task.parsing.answers import MAX_ANSWER_CHARS
+from task.parsing.answers import (
+    MAX_ANSWER_CHARS,
+    answer_text,
+    parse_points,
+    split_completion,
+)
 
 MOST = 100_000
 OF_COMPLETIONS = ("split_completion", "answer_text", "normal_text", "compatible")
@@ -109,3 +115,16 @@ def test_twice_the_text_costs_twice_the_time(name, piece):
         if long < 1e-3 or long <= 2.6 * short:
             return
     pytest.fail(f"{name}: {size // 2} characters of {piece!r} cost {short:.4f} s, {size} cost {long:.4f} s")
+
+
+def test_time_grows_with_length_and_not_faster():
+    """Bodies at the limit of what is read, made of few pieces repeated: one that costs n squared takes seconds."""
+    draw = random.Random(0)
+    pieces = [*"[](){},'\"`~-.0 1e\n\\", "<think>", "</think>", "<answer>", "</answer>", "```", "[1,2],"]
+    for _ in range(40):
+        unit = "".join(draw.choices(pieces, k=draw.randint(1, 4)))
+        body = unit * (19_000 // len(unit))
+        for parse in (split_completion, answer_text, parse_points):
+            started = time.process_time()
+            parse(body)
+            assert time.process_time() - started < 0.5, unit

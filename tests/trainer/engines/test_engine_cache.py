@@ -1,11 +1,13 @@
 """The forking cache against transformers' DynamicCache."""
 
 import random
+from types import SimpleNamespace
 
 import pytest
 import torch
 from transformers import DynamicCache
 
+from trainer.engines.batch_forward import _cache_argument
 from trainer.engines.kv_cache import ForkingCache
 
 HEADS, SIZE, LAYERS = 2, 3, 2
@@ -71,3 +73,9 @@ def test_transformers_own_ways_to_reorder_are_closed():
         cache.batch_select_indices(torch.tensor([0]))
     with pytest.raises(NotImplementedError, match="select_rows"):
         cache.batch_repeat_interleave(2)
+
+
+def test_the_caches_keyword_is_read_from_the_signature():
+    new = SimpleNamespace(forward=lambda input_ids, cache=None: None)
+    old = SimpleNamespace(forward=lambda input_ids, past_key_values=None: None)
+    assert (_cache_argument(new), _cache_argument(old)) == ("cache", "past_key_values")

@@ -4,7 +4,7 @@ import json
 
 import pytest
 import torch
-from test_evaluation import LetterModule, ScriptedEngine, make_task, records
+from evaluation_cases import LetterModule, ScriptedEngine, make_task, records
 
 from dataset.dataset_grpo import rows_from_records
 from trainer.evaluation.predict import predict, predict_batches

@@ -238,3 +238,16 @@ class TestCheckpoint:
         changes = {"save_strategy": "steps", "save_steps": 1, "steps_per_generation": 2, "max_steps": 4}
         text_trainer(tiny_text, tmp_path, **changes).train()
         assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-2", "checkpoint-4"]
+
+
+NAN = math.nan
+
+
+def test_metrics_of_a_window_leave_out_steps_without_a_number(tiny_text, tmp_path):
+    trainer = text_trainer(tiny_text, tmp_path)
+    trainer.model.train()
+    trainer._metrics["train"]["some/value"] = [0.5, NAN, 0.8]
+    trainer._metrics["train"]["no/value"] = [NAN]
+    trainer.log({})
+    assert logged(trainer, "some/value") == [pytest.approx(0.65)]
+    assert logged(trainer, "no/value") == [None]

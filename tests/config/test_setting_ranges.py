@@ -1,12 +1,16 @@
-"""Settings nobody should train with, and recipes nobody should write: one sentence each, before any work."""
+"""Training arguments out of their range, or without effect on rollout trees, are refused in one sentence."""
 
 import pytest
+from trainer_cases import settings
 
 from config.grpo_config import GRPOConfig
-from config.model_config import GRPOModelConfig
-from config.parser import RecipeParser
-from config.script_arguments import GRPOScriptArguments
-from task.parsing.answers import thought_tags
+
+
+@pytest.mark.parametrize("count", [1, 0, -4])
+def test_a_group_of_one_is_refused_in_plain_words(tmp_path, count):
+    with pytest.raises(ValueError, match=f"num_generations={count}: an advantage compares at least 2"):
+        settings(tmp_path, method="grpo", num_generations=count, max_completion_length=8)
+
 
 NAN = float("nan")
 
@@ -67,69 +71,3 @@ def test_a_setting_out_of_its_range_is_named(tmp_path, changes, sentence):
 def test_a_setting_of_another_recipe_that_would_do_nothing_here_is_refused(tmp_path, name, value):
     with pytest.raises(ValueError, match=f"^{name}=.* is not supported with rollout trees: (use|leave it out)"):
         GRPOConfig(output_dir=str(tmp_path), report_to="none", **{name: value})
-
-
-@pytest.mark.parametrize(
-    ("changes", "sentence"),
-    [
-        ({"lora_target_parameters": ["experts"]}, r"lora_target_parameters=\['experts'\] is not supported"),
-        ({"lora_task_type": "SEQ_CLS"}, "lora_task_type='SEQ_CLS' is not supported"),
-        ({"use_peft": False, "adapter_path": "runs/a"}, "use_peft=False trains all weights, but adapter_path names"),
-        ({"freeze_vision": False}, "freeze_vision=False opens nothing while LoRA sits on the language model alone"),
-        ({"lora_alpha": 0}, "lora_alpha=0 must be above 0"),
-        ({"lora_dropout": 1.0}, "lora_dropout=1.0 must be from 0 to below 1"),
-        ({"lora_dropout": -0.1}, "lora_dropout=-0.1 must be"),
-    ],
-)
-def test_an_adapter_that_would_do_nothing(changes, sentence):
-    with pytest.raises(ValueError, match=sentence):
-        GRPOModelConfig(**changes)
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_quantised_weights_compute_in_the_dtype_of_the_run(dtype):
-    import torch
-
-    settings = GRPOModelConfig(load_in_4bit=True).quantization(dtype)
-    assert settings.bnb_4bit_compute_dtype == getattr(torch, dtype)
-    assert GRPOModelConfig().quantization(dtype) is None
-
-
-@pytest.mark.parametrize("tag", ["</think>", "</analysis>", "</思考>", "</think-1>"])
-def test_closing_tags(tag):
-    assert thought_tags(tag) == (tag.replace("/", "", 1), tag)
-
-
-@pytest.fixture
-def parse(tmp_path, capsys):
-    def call(content):
-        recipe = tmp_path / "recipe.yaml"
-        recipe.write_bytes(content)
-        argv = ["--config", str(recipe), "--output_dir", str(tmp_path), "--report_to", "none"]
-        try:
-            return RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig)).parse(argv)
-        except SystemExit as end:
-            return end.code, capsys.readouterr().err
-
-    return call
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (b"env: [a]\n", "env is ['a']: make it a mapping of variable names to values"),
-        (b"env: hello\n", "env is 'hello': make it a mapping"),
-        (b"env: {1: 2}\n", "env is {1: 2}: make it a mapping"),
-        (b"\xff\xfe\x00", "cannot be read: it is not UTF-8"),
-        (b"think_num: [2, 3]\n", "think_num takes one value, got a list: [2, 3]"),
-    ],
-)
-def test_a_recipe_that_cannot_be_read_as_one(parse, content, sentence):
-    status, message = parse(content)
-    assert status == 2
-    assert sentence in message and len(message.strip().splitlines()) == 1
-
-
-def test_a_value_may_start_with_a_dash(parse):
-    _, args, _ = parse(b"run_name: --mine\ntop_k: 0\n")
-    assert args.run_name == "--mine"

@@ -1,95 +1,17 @@
-"""train.py against wrong folders, broken files and broken tasks: a sentence and status 2, or the fault is counted."""
+"""train.py on records, tasks and settings that are at fault: one sentence and status 2, or the fault is counted."""
 
 import importlib.util
 import json
-import shutil
 import sys
 from dataclasses import replace
 
 import pytest
 from paths import ROOT
 
-from config.output import check_reporters, checkpoint_to_resume, make_output
-from model.loading import load_policy
-from task.rewards.record_check import check_record
 from task.task_loader import load_tasks
 
 TYPE = "trajectory-sharerobot"
 ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
-
-
-class TestFolders:
-    def test_an_output_that_cannot_be_made(self, tmp_path):
-        (tmp_path / "file").write_text("")
-        with pytest.raises(ValueError, match=r"output_dir .*file cannot be made .*: name another folder"):
-            make_output(str(tmp_path / "file"))
-
-    def test_a_back_end_that_is_not_there(self):
-        with pytest.raises(ValueError, match="report_to=nowhere: it is unknown or its package is not installed"):
-            check_reporters(["nowhere"])
-
-    def test_what_to_resume(self, tmp_path):
-        checkpoint = tmp_path / "checkpoint-7"
-        checkpoint.mkdir()
-        (checkpoint / "trainer_state.json").write_text("{}")
-        (checkpoint / "adapter_model.safetensors").write_bytes(b"weights")
-        assert checkpoint_to_resume(None, str(tmp_path)) is None
-        assert checkpoint_to_resume("false", str(tmp_path)) is None
-        assert checkpoint_to_resume("true", str(tmp_path)) == str(checkpoint)
-        assert checkpoint_to_resume(str(checkpoint), "elsewhere") == str(checkpoint)
-
-    def test_nothing_to_resume(self, tmp_path):
-        with pytest.raises(ValueError, match="holds no checkpoint-N"):
-            checkpoint_to_resume("true", str(tmp_path / "absent"))
-        with pytest.raises(ValueError, match=r"is no checkpoint .*no trainer_state\.json"):
-            checkpoint_to_resume(str(tmp_path), str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("damage", "sentence"),
-    [
-        (
-            lambda folder: (folder / "model.safetensors").unlink(),
-            "the model cannot be loaded .OSError",
-        ),
-        (
-            lambda folder: (folder / "model.safetensors").write_bytes(b"version https://git-lfs"),
-            "the model cannot be",
-        ),
-        (lambda folder: (folder / "processor_config.json").unlink(), "the processor cannot be loaded"),
-        (lambda folder: (folder / "chat_template.jinja").unlink(), "has no chat template: copy chat_template.jinja"),
-        (lambda folder: (folder / "tokenizer.json").unlink(), "tokenizer|processor cannot be loaded"),
-    ],
-    ids=["no weights", "a pointer for weights", "no processor", "no template", "no tokenizer"],
-)
-def test_a_model_folder_that_is_not_whole(tiny_model_dir, tmp_path, damage, sentence):
-    folder = tmp_path / "model"
-    shutil.copytree(tiny_model_dir, folder)
-    damage(folder)
-    with pytest.raises(ValueError, match=sentence) as caught:
-        load_policy(str(folder), dtype="float32")
-    assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("answer", "size"),
-    [("[[1, 2], [3, 4]]", (56, 56)), ([[1, 2]], (56, 56)), ([[1, 2, 3], [4, 5, 6]], (56, 56)), (ANSWER, None)],
-    ids=["a string", "one point", "three axes", "no picture"],
-)
-def test_a_record_its_task_cannot_score(answer, size):
-    record = {"id": "r", "question_type": TYPE, "question": "Move.", "answer": answer}
-    with pytest.raises(ValueError, match=r"record 'r': the rewards of .*trajectory_sharerobot\.py cannot score it"):
-        check_record(load_tasks()[TYPE], record, size, size)
-
-
-@pytest.mark.parametrize("token", ["<|im_start|>", "<|im_end|>", "<|endoftext|>"])
-def test_a_question_cannot_end_its_turn(tiny_vlm, tiny_text, token):
-    turns = [{"role": "user", "content": [{"type": "text", "text": f"Hi{token}\nassistant"}]}]
-    for module, _, processor in (tiny_vlm, tiny_text):
-        module.processor = processor
-        with pytest.raises(ValueError, match="which the model would take for the border of a turn") as caught:
-            module.encode(turns)
-        assert token in str(caught.value)
 
 
 @pytest.fixture

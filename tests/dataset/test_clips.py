@@ -1,62 +1,13 @@
-"""Files as cameras, recorders and scanners write them: deep grey forms, trimmed, fragmented and cut clips."""
+"""Video clips as recorders write them: cut, fragmented, trimmed, of a variable frame rate, of an unusual size."""
 
-import struct
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
-from dataset.media import MediaError, load_image, load_video
+from dataset.media import MediaError, load_video
 
 av = pytest.importorskip("av")
-
-# --- grey pictures of more than 8 bits --------------------------------------------------------------------------------
-
-
-def tiff(data: bytes, width: int, bits: int, sense: int = 1, sample_format: int = 1) -> bytes:
-    """A grey TIFF of one row, written byte by byte; sense 0: the greatest number is black."""
-    tags = {256: width, 257: 1, 258: bits, 259: 1, 262: sense, 277: 1, 278: 1, 279: len(data), 339: sample_format}
-    tags[273] = 8 + 2 + 12 * (len(tags) + 1) + 4  # where the data start
-    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in sorted(tags.items()))
-    return b"II*\0" + struct.pack("<IH", 8, len(tags)) + entries + struct.pack("<I", 0) + data
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (tiff(np.array([0, 1000, 40000, 65535], "<u2").tobytes(), 4, 16), [0, 4, 156, 255]),
-        (tiff(np.array([0, 1000, 40000, 65535], "<u2").tobytes(), 4, 16, sense=0), [255, 251, 99, 0]),
-        (tiff(bytes([0x00, 0x0F, 0xFF, 0x80, 0x00, 0x10]), 4, 12), [0, 255, 128, 1]),
-        (tiff(np.array([0, 2**30, 2**31, 2**32 - 1], "<u4").tobytes(), 4, 32), [0, 64, 128, 255]),
-        (tiff(np.array([-100, 0, 300], "<i4").tobytes(), 3, 32, sample_format=2), [0, 64, 255]),
-        (tiff(np.array([0.0, 0.5, 1.0], "<f4").tobytes(), 3, 32, sense=0, sample_format=3), [255, 127, 0]),
-        (tiff(np.array([100_000] * 2, "<i4").tobytes(), 2, 32, sample_format=2), [0, 0]),
-    ],
-)
-def test_grey_tiffs_are_read_as_their_tags_say(tmp_path, content, expected):
-    (tmp_path / "scan.tif").write_bytes(content)
-    assert np.asarray(load_image(tmp_path / "scan.tif"))[0, :, 0].tolist() == expected
-
-
-def test_a_dark_16_bit_pgm_stays_dark(tmp_path):
-    (tmp_path / "night.pgm").write_bytes(b"P5 3 1 65535\n" + np.array([0, 100, 255], ">u2").tobytes())
-    assert np.asarray(load_image(tmp_path / "night.pgm"))[0, :, 0].tolist() == [0, 0, 1]
-
-
-def test_a_kind_of_picture_that_is_not_read_is_not_called_none(tmp_path):
-    (tmp_path / "phone.heic").write_bytes(b"\0\0\0\x18ftypheic\0\0\0\0mif1heic" + b"\0" * 100)
-    with pytest.raises(MediaError, match=r"heic is not a picture of a known kind .* or save it as PNG or JPEG"):
-        load_image(tmp_path / "phone.heic")
-
-
-@pytest.mark.parametrize("name", ["x" * 5000 + ".png", "x\0.png", "\ud800.png"])
-@pytest.mark.parametrize("load", [load_image, load_video])
-def test_a_name_that_no_file_can_have_is_a_missing_file(load, name):
-    with pytest.raises(MediaError, match="does not exist"):
-        load(name)
-
-
-# --- clips ------------------------------------------------------------------------------------------------------------
 
 
 def write(path, codec="mpeg4", times=range(0, 4000, 100), rate=10, sound=0, movflags=None, size=(64, 32)):
@@ -147,3 +98,15 @@ def test_a_clip_that_changes_its_size_is_named(tmp_path):
                         target.mux(packet)
     with pytest.raises(MediaError, match=r"call\.mkv changes its size \(\[\(32, 64\), \(64, 32\)\]\): encode it anew"):
         load_video(tmp_path / "call.mkv")
+
+
+def test_a_clip_too_narrow_for_the_processor_is_named(tmp_path):
+    path = tmp_path / "strip.mp4"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg4", rate=2)
+        stream.width, stream.height, stream.pix_fmt = 802, 2, "yuv420p"
+        for _ in range(4):
+            container.mux(stream.encode(av.VideoFrame(802, 2, "yuv420p")))
+        container.mux(stream.encode())
+    with pytest.raises(MediaError, match=r"video .*strip\.mp4 is 802x2: no side may be over 200 times the other"):
+        load_video(path)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from config.output import check_no_later, checkpoint_to_resume, finish, steps_left
+from config.output import check_no_later, check_reporters, checkpoint_to_resume, finish, make_output, steps_left
 
 ADAPTER = "adapter_model.safetensors"
 
@@ -120,3 +120,30 @@ def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
         assert str(told.value).endswith(f"--resume {begin} --resume_weights_only true") == weights_only
     check_no_later(str(tmp_path), str(late))
     check_no_later(str(tmp_path / "another"), str(early))
+
+
+class TestFolders:
+    def test_an_output_that_cannot_be_made(self, tmp_path):
+        (tmp_path / "file").write_text("")
+        with pytest.raises(ValueError, match=r"output_dir .*file cannot be made .*: name another folder"):
+            make_output(str(tmp_path / "file"))
+
+    def test_a_back_end_that_is_not_there(self):
+        with pytest.raises(ValueError, match="report_to=nowhere: it is unknown or its package is not installed"):
+            check_reporters(["nowhere"])
+
+    def test_what_to_resume(self, tmp_path):
+        checkpoint = tmp_path / "checkpoint-7"
+        checkpoint.mkdir()
+        (checkpoint / "trainer_state.json").write_text("{}")
+        (checkpoint / "adapter_model.safetensors").write_bytes(b"weights")
+        assert checkpoint_to_resume(None, str(tmp_path)) is None
+        assert checkpoint_to_resume("false", str(tmp_path)) is None
+        assert checkpoint_to_resume("true", str(tmp_path)) == str(checkpoint)
+        assert checkpoint_to_resume(str(checkpoint), "elsewhere") == str(checkpoint)
+
+    def test_nothing_to_resume(self, tmp_path):
+        with pytest.raises(ValueError, match="holds no checkpoint-N"):
+            checkpoint_to_resume("true", str(tmp_path / "absent"))
+        with pytest.raises(ValueError, match=r"is no checkpoint .*no trainer_state\.json"):
+            checkpoint_to_resume(str(tmp_path), str(tmp_path))

@@ -1,0 +1,43 @@
+"""Recipe files: what cannot be read as one, and values that look like flags."""
+
+import pytest
+
+from config.grpo_config import GRPOConfig
+from config.model_config import GRPOModelConfig
+from config.parser import RecipeParser
+from config.script_arguments import GRPOScriptArguments
+
+
+@pytest.fixture
+def parse(tmp_path, capsys):
+    def call(content):
+        recipe = tmp_path / "recipe.yaml"
+        recipe.write_bytes(content)
+        argv = ["--config", str(recipe), "--output_dir", str(tmp_path), "--report_to", "none"]
+        try:
+            return RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig)).parse(argv)
+        except SystemExit as end:
+            return end.code, capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"env: [a]\n", "env is ['a']: make it a mapping of variable names to values"),
+        (b"env: hello\n", "env is 'hello': make it a mapping"),
+        (b"env: {1: 2}\n", "env is {1: 2}: make it a mapping"),
+        (b"\xff\xfe\x00", "cannot be read: it is not UTF-8"),
+        (b"think_num: [2, 3]\n", "think_num takes one value, got a list: [2, 3]"),
+    ],
+)
+def test_a_recipe_that_cannot_be_read_as_one(parse, content, sentence):
+    status, message = parse(content)
+    assert status == 2
+    assert sentence in message and len(message.strip().splitlines()) == 1
+
+
+def test_a_value_may_start_with_a_dash(parse):
+    _, args, _ = parse(b"run_name: --mine\ntop_k: 0\n")
+    assert args.run_name == "--mine"
