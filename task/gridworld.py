@@ -128,13 +128,13 @@ def board_of(answer, record_id=None) -> list[str]:
     return rows
 
 
-def played(completion: str, answer, record_id=None) -> tuple[bool, bool, int]:
+def played(completion: str, answer, record_id=None, thought_end: str = "</think>") -> tuple[bool, bool, int]:
     """(goal reached, fell into a hole, moves) of the moves of a completion that were carried out."""
     world = GridworldEnvironment()
     world.reset(answer=answer, id=record_id)
     for before in completion.split("<information>")[:-1]:
         turn = before.rpartition("</information>")[2].rpartition(UNREADABLE)[2]
-        action = tag_action(turn, ["move"])
+        action = tag_action(turn, ["move"], thought_end=thought_end)
         if action is not None and action[0] == "move":
             world.move(action[1])
     reached = world.get_reward() == 1
@@ -150,13 +150,13 @@ def accuracy_reward(completion, sol, **kw):
     """(0.0 or 1.0, {"moves", "fell"}); None without a board."""
     if sol is None:
         return None
-    reached, fell, moves = played(completion, sol, kw.get("id"))
+    reached, fell, moves = played(completion, sol, kw.get("id"), kw.get("thought_end", "</think>"))
     return float(reached), {"moves": moves, "fell": float(fell)}
 
 
 def parse_answer(completion, **kw):
     """What stands in the last answer block, or None."""
-    return tag_answer(completion)
+    return tag_answer(completion, thought_end=kw.get("thought_end", "</think>"))
 
 
 def compute_metrics(predictions, **kw):

@@ -107,7 +107,7 @@ def accuracy_reward(completion, sol, **kw):
     if sol is None:
         return None
     golds, (score, table) = _golds(sol, kw.get("id")), _settings(kw)
-    answer = tag_answer(completion)
+    answer = parse_answer(completion, **kw)
     em, f1 = exact_match(answer, golds), f1_score(answer, golds)
     value = em if score == "em" else f1
     if table == "code":
@@ -117,7 +117,7 @@ def accuracy_reward(completion, sol, **kw):
 
 def parse_answer(completion, **kw):
     """The text of the last answer block, or None."""
-    return tag_answer(completion)
+    return tag_answer(completion, thought_end=kw.get("thought_end", "</think>"))
 
 
 def compute_metrics(predictions, **kw):

@@ -7,7 +7,7 @@ acts in a rollout is what scores in a reward.
 import re
 import string
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from statistics import fmean
 
 from task.parsing.answers import thought_tags
@@ -23,34 +23,80 @@ _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def tag_action(step: str, tools: Iterable[str], answer: str = "answer") -> tuple[str, str] | None:
-    """(tag, content) of the first block of a step that is closed, for the tools' tags and the answer's; else None.
+def tag_action(
+    step: str, tools: Iterable[str], answer: str = "answer", thought_end: str = "</think>"
+) -> tuple[str, str] | None:
+    """(tag, content) of the first closed block of a step, for the tools' tags and the answer's; else None.
 
-    The content starts at the first opening tag of that name and is stripped; an empty one is no action.
+    Tags inside a thought are text. The content is stripped; an empty one is no action.
 
-    >>> tag_action("<think>look</think><search> capital of France </search>", ["search"])
+    >>> tag_action("<think>the <search> tool</think><search> capital of France </search>", ["search"])
     ('search', 'capital of France')
     """
-    ends = [(place, name) for name in (*tools, answer) if (place := step.find(f"</{name}>")) >= 0]
-    for place, name in sorted(ends):
-        start = step.find(f"<{name}>", 0, place)
-        if start >= 0 and (content := step[start + len(name) + 2 : place].strip()):
-            return name, content
+    thought = thought_tags(thought_end)[0]
+    for tag, _, content in _blocks(step, (*tools, answer), thought_end):
+        if tag != thought and content.strip():
+            return tag[1:-1], content.strip()
     return None
 
 
-def tag_answer(completion: str, answer: str = "answer") -> str | None:
-    """The content of the last closed answer block, stripped; None when there is none or it is empty.
+def in_thought(step: str, names: Iterable[str], thought_end: str = "</think>") -> bool:
+    """Whether a step ends inside a thought; `names` are the tags whose blocks hold any text.
+
+    >>> in_thought("<think>perhaps <search>a</search>", ["search"]), in_thought("<search>a <think> tag", ["search"])
+    (True, True)
+    >>> in_thought("<search>a <think> tag</search>", ["search"])
+    False
+    """
+    return any(content is None for _, _, content in _blocks(step, names, thought_end))
+
+
+def without_thoughts(text: str, names: Iterable[str], thought_end: str = "</think>") -> str:
+    """The text less its thoughts; an open one lasts to the end. `names`: tags whose blocks hold any text.
+
+    >>> without_thoughts("<think>a</think>b<think>c", [])
+    'b'
+    """
+    thought, kept, place = thought_tags(thought_end)[0], [], 0
+    for tag, start, content in _blocks(text, names, thought_end):
+        if tag == thought:
+            kept.append(text[place:start])
+            place = len(text) if content is None else start + len(tag) + len(content) + len(thought_end)
+    return "".join(kept) + text[place:]
+
+
+def tag_answer(completion: str, answer: str = "answer", thought_end: str = "</think>") -> str | None:
+    """The content of the last closed answer block outside thoughts, stripped; None for none, or an empty one.
 
     >>> tag_answer("<answer> Paris </answer>\\n")
     'Paris'
     """
-    end = completion.rfind(f"</{answer}>")
-    start = completion.rfind(f"<{answer}>", 0, max(end, 0))
-    if start < 0:
-        return None
-    content = completion[start + len(answer) + 2 : end].strip()
+    last_turn = completion.rpartition(UNREADABLE)[2]  # a thought left open ends with its turn
+    found = [content for tag, _, content in _blocks(last_turn, (answer,), thought_end) if tag == f"<{answer}>"]
+    content = found[-1].strip() if found else ""
     return content if 0 < len(content) <= MAX_CHARS else None
+
+
+def _blocks(text: str, names: Iterable[str], thought_end: str) -> Iterator[tuple[str, int, str | None]]:
+    """(opening tag, its place, content) of each closed block of these tags and of thoughts, none inside another.
+
+    A thought that never closes comes last, with content None; another tag that never closes is text.
+    """
+    thought_start, thought_end = thought_tags(thought_end)
+    ends = {f"<{name}>": f"</{name}>" for name in names} | {thought_start: thought_end}
+    opening = re.compile("|".join(map(re.escape, ends)))
+    place, unclosed = 0, set()
+    while tag := opening.search(text, place):
+        start, place = tag[0], tag.end()
+        end = -1 if start in unclosed else text.find(ends[start], place)
+        if end >= 0:
+            yield start, tag.start(), text[place:end]
+            place = end + len(ends[start])
+        elif start == thought_start:
+            yield start, tag.start(), None
+            return
+        else:
+            unclosed.add(start)
 
 
 def form_reward(completion: str, tools: Iterable[str], thought_end: str) -> float:

@@ -220,7 +220,9 @@ class LiveRows:
     def _ended(self, row: Row, token_ids: list[int]) -> str | None:
         """How the row's node ended with its last token; closing comes before the end of sequence and the limit."""
         newest = token_ids[-1]
-        if any(matcher.candidates[newest] and matcher.matches([*row.above, *token_ids]) for matcher in row.matchers):
+        whole, goes_on = [*row.above, *token_ids], row.segment.goes_on
+        stopped = any(matcher.candidates[newest] and matcher.matches(whole) for matcher in row.matchers)
+        if stopped and not (goes_on is not None and goes_on(whole)):
             return "stop"
         if newest in self.eos_ids:
             return "eos"

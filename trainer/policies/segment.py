@@ -19,6 +19,7 @@ class Segment:
         max_tokens: the most tokens each of them may have.
         stop: a continuation ends with the first token after which its own decoded text contains this, or one of these;
             None: only the end of sequence or the limit ends it.
+        goes_on: whether a continuation of these token ids goes on though a stop string came; None: it never does.
         temperature: of these continuations; None: the engine's.
         distinct: the first tokens of the continuations all differ (drawn without replacement), while the distribution
             has as many tokens.
@@ -29,6 +30,7 @@ class Segment:
     count: int
     max_tokens: int
     stop: str | tuple[str, ...] | None = None
+    goes_on: Callable[[list[int]], bool] | None = None
     temperature: float | None = None
     distinct: bool = False
     group: int | None = None

@@ -5,7 +5,16 @@ import time
 import pytest
 
 from task import search_qa
-from task.agents.text import exact_match, f1_score, normal_answer, tag_action, tag_answer, tag_form, without_tags
+from task.agents.text import (
+    UNREADABLE,
+    exact_match,
+    f1_score,
+    normal_answer,
+    tag_action,
+    tag_answer,
+    tag_form,
+    without_tags,
+)
 
 GOOD = "<think>a</think>\n<search>b</search>\n\n<information>c</information>\n\n<think>d</think>\n<answer>e</answer>\n"
 
@@ -24,6 +33,15 @@ GOOD = "<think>a</think>\n<search>b</search>\n\n<information>c</information>\n\n
         ("<search>a", None),
         ("<Search>a</Search>", None),
         ("", None),
+        ("<think>the <search> tool.</think><search> capital of France </search>", ("search", "capital of France")),
+        ("<think>perhaps <search>a</search>?</think><search>b</search>", ("search", "b")),
+        ("<think>or <answer>a</answer></think><search>b</search>", ("search", "b")),
+        ("<think>the </search> tag</think><search>b</search>", ("search", "b")),
+        ("<think>a <think> in it</think><search>b</search>", ("search", "b")),
+        ("<think>perhaps <search>a</search>", None),
+        ("<search>what does <think> mean</search>", ("search", "what does <think> mean")),
+        ("<search>q</search><think>then <search>r</search></think>", ("search", "q")),
+        ("I take <search> now. <answer>b</answer>", ("answer", "b")),
     ],
 )
 def test_the_first_closed_block_is_the_action(step, found):
@@ -40,6 +58,10 @@ def test_the_first_closed_block_is_the_action(step, found):
         ("</answer><answer>", None),
         ("answer", None),
         ("<answer>" + "x" * 200_000 + "</answer>", None),
+        ("<think>perhaps <answer>a</answer></think>", None),
+        ("<think>perhaps <answer>a</answer></think><answer>b</answer>", "b"),
+        ("<think>the <answer> tag</think> Paris</answer>", None),
+        ("<think>cut off" + UNREADABLE + "<answer>b</answer>", "b"),
     ],
 )
 def test_the_last_closed_answer_counts(completion, answer):
@@ -75,8 +97,15 @@ def test_other_names_of_tags():
     assert tag_action("<look>b</look>", ["look"], "final") == ("look", "b")
 
 
+def test_a_thought_of_another_tag_holds_text_too():
+    assert tag_action("<plan>or <go>a</go></plan><go>b</go>", ["go"], thought_end="</plan>") == ("go", "b")
+    assert tag_answer("<plan><answer>a</answer></plan>", thought_end="</plan>") is None
+    assert tag_answer("<plan><answer>a</answer></plan>") == "a"
+
+
 def test_readers_cost_linear_time():
-    for text in ("<search>" * 100_000, "<answer></" * 100_000, "<" + " " * 300_000, "<think>a</think>" * 50_000):
+    pairs = ["<search></think>", "<think><answer>", "<answer><search>", "<think>a</think>"]
+    for text in ("<search>" * 100_000, "<answer></" * 100_000, "<" + " " * 300_000, *(pair * 50_000 for pair in pairs)):
         started = time.monotonic()
         tag_action(text, ["search"]), tag_answer(text), tag_form(text, ["search"]), without_tags(text, ["search"])
         assert time.monotonic() - started < 2

@@ -102,6 +102,21 @@ def test_each_row_ends_at_its_own_stop(stage):
     assert sizes[leaving:] == [1] * (len(long) + 1 - leaving) + [3] * (len(sizes) - len(long) - 1)
 
 
+def test_a_stop_at_which_a_segment_goes_on_ends_nothing(stage):
+    end = stage.spell("</think>")
+    asked = []
+
+    def goes_on(token_ids):
+        asked.append(len(token_ids))
+        return len(asked) == 1
+
+    policy = ThoughtAnswerPolicy(1, 1, 50, 50, "</think>")
+    policy.thought = Segment("thought", 1, 50, "</think>", goes_on)
+    (tree,) = stage.grow(then({5: [*end, 7, *end, 8]}), [stage.prompt(5)], policy)
+    assert [node.token_ids for node in tree.nodes] == [[*end, 7, *end], [8, EOS]]
+    assert asked == [len(end), 2 * len(end) + 1]
+
+
 def test_every_row_feeds_its_own_history_once(stage):
     """Each call sees just the prompt and the path of the row, the closing token is fed once, nothing twice."""
     end = stage.spell("</think>")

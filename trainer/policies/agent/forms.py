@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from task.agents.text import UNREADABLE, tag_action
+from task.agents.text import UNREADABLE, in_thought, tag_action, without_thoughts
 from task.errors import UserError
 
 MARK = "@observation@"
@@ -31,6 +31,8 @@ class Turn:
 class TagForm:
     """`<search> text </search>` calls the tool `search`; a closed answer ends; all else is a turn that did nothing.
 
+    Tags inside a thought are text: they neither act nor end the turn.
+
     Args:
         tools: the names of the environment's tools, which are their tags.
         think: the tag of thoughts.
@@ -40,11 +42,16 @@ class TagForm:
     def __init__(self, tools: list[str], think: str, tags: dict[str, str]):
         self.tools = tools
         self.information, self.answer = tags.get("information", "information"), tags.get("answer", "answer")
+        self.thought_end = f"</{think}>"
         self.names = [think, *tools, self.information, self.answer]
         self.stops = tuple(f"</{name}>" for name in (*tools, self.answer))
 
+    def in_thought(self, text: str) -> bool:
+        """Whether a turn that is being written is inside a thought, where tags are text."""
+        return in_thought(text, (*self.tools, self.answer), self.thought_end)
+
     def read(self, text: str, ended: str) -> Turn:
-        found = tag_action(text, self.tools, self.answer)
+        found = tag_action(text, self.tools, self.answer, self.thought_end)
         if found is None:
             return Turn(fault=UNREADABLE)
         name, content = found
@@ -63,8 +70,8 @@ class TagForm:
 class ToolCallForm:
     """The calls of the model's own chat template: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-    A turn without a call is the final answer. Results stand in tool turns as the template writes them; the model's turn
-    ended with its end token, so what follows starts behind that.
+    A turn without a call outside its thoughts is the final answer. Results stand in tool turns as the template writes
+    them; the model's turn ended with its end token, so what follows starts behind that.
 
     Args:
         processor: with a chat template that knows tool turns.
@@ -78,11 +85,13 @@ class ToolCallForm:
 
     def __init__(self, processor, eos: str, think: str = "think"):
         self.processor, self.eos = processor, eos
+        self.thought_end = f"</{think}>"
         self.names = ["tool_call", "tool_response", think, "answer"]
         self._frames: dict[int, list[str]] = {}
         self.frame(1)
 
     def read(self, text: str, ended: str) -> Turn:
+        text = without_thoughts(text, ["tool_call"], self.thought_end)
         if "<tool_call>" not in text or ended == "length":
             return Turn(answered=True)
         actions = [self._action(piece) for piece in text.split("<tool_call>")[1:]]

@@ -126,7 +126,11 @@ class AgentStepPolicy(Policy):
 
     def _segment(self, used: int, count: int = 1, group: int | None = None, temperature=None) -> Segment:
         length = min(self.limits.turn_length, self.limits.length - used)
-        return Segment("step", count, length, self.form.stops or None, temperature, group=group)
+        goes_on = self._in_thought if self.form.stops else None
+        return Segment("step", count, length, self.form.stops or None, goes_on, temperature, group=group)
+
+    def _in_thought(self, token_ids: list[int]) -> bool:
+        return self.form.in_thought(self.tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def _temperature(self, tree: Tree, node_index: int) -> float | None:
         """The branches' own below a branch: below a step that came after its siblings, or after the first chains."""

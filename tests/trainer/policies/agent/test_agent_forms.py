@@ -150,6 +150,33 @@ def test_a_turn_cut_in_the_middle_is_a_leaf(tiny_chat):
     assert policy.metrics([tree])["agent/answered_share"] == (0, 2)
 
 
+def test_a_draft_of_a_call_in_a_thought_is_text(tiny_chat):
+    ChatCounter.made = 0
+    draft, real = one_call("add", '{"number": 4}'), one_call("add", '{"number": 2}')
+    turn = f"<think>perhaps {draft}, or <tool_call></think>{real}"
+    _, tree = grown(ChatCounter, tiny_chat, [turn, "done"], max_turn_length=128)
+    assert ChatCounter.made == 1 and "total 2" in tiny_chat[2].decode(tree.nodes[1].token_ids)
+
+
+@pytest.mark.parametrize("text", [f"<think>perhaps {one_call()}</think>Paris", f"<think>perhaps {one_call()}"])
+def test_a_turn_whose_only_call_is_a_thought_is_the_answer(tiny_chat, text):
+    form = ToolCallForm(tiny_chat[2], tiny_chat[2].eos_token)
+    assert form.read(text, "eos").answered
+
+
+def test_an_argument_may_name_the_tag_of_thoughts(tiny_chat):
+    form = ToolCallForm(tiny_chat[2], tiny_chat[2].eos_token)
+    call = one_call(arguments='{"query": "what is <think>?"}')
+    assert form.read(call, "eos").actions == (Action("search", {"query": "what is <think>?"}),)
+
+
+def test_the_tags_of_a_thought_do_not_end_a_turn():
+    form = TagForm(["search"], "plan", {})
+    assert form.in_thought("<plan>perhaps <search>q</search>") and form.in_thought("<plan>no <answer>x</answer>")
+    assert not form.in_thought("<plan>the <search> tag</plan><search>q</search>")
+    assert not form.in_thought("<think>perhaps <search>q</search>")
+
+
 def test_a_template_without_tool_turns_is_refused(tiny_text):
     with pytest.raises(ValueError, match="lists no tools"):
         policy_of(ChatEcho, tiny_text, tasks={"t": task_of(ChatEcho)})

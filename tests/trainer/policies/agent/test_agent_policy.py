@@ -49,6 +49,18 @@ def test_a_completion_reads_as_the_turns_and_their_observations(tiny_text):
     assert engine.segments[0].stops == ("</search>", "</answer>")
 
 
+def test_a_turn_goes_on_at_a_tag_inside_its_thought(tiny_text):
+    """The engine asks at each stop string, with what has been sampled of the turn."""
+    policy = policy_of(Echo, tiny_text, tree_num=1, expand_num=1)
+    spell = lambda text: tiny_text[2](text, add_special_tokens=False)["input_ids"]  # noqa: E731
+    goes_on = policy.start().goes_on
+    assert goes_on(spell("<think>perhaps <search>a</search>")) and goes_on(spell("<think><answer>a</answer>"))
+    assert not goes_on(spell("<think>the <search> tool</think><search>q</search>"))
+    turn = "<think>perhaps <search>a</search></think><search>q</search>"
+    (tree,), _ = grow(policy, tiny_text, turns(turn, ANSWER))
+    assert "found q<" in text_of(tree, 1, tiny_text[2])
+
+
 def test_branches_start_after_whole_steps_that_are_no_leaf(tiny_text):
     policy = policy_of(Echo, tiny_text, tree_num=2, expand_num=2)
     (tree,), _ = grow(policy, tiny_text, turns(SEARCH, SEARCH, ANSWER))
