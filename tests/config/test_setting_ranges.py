@@ -5,14 +5,13 @@ from trainer_cases import settings
 
 from config.grpo_config import GRPOConfig
 
+NAN = float("nan")
+
 
 @pytest.mark.parametrize("count", [1, 0, -4])
 def test_a_group_of_one_is_refused_in_plain_words(tmp_path, count):
     with pytest.raises(ValueError, match=f"num_generations={count}: an advantage compares at least 2"):
         settings(tmp_path, method="grpo", num_generations=count, max_completion_length=8)
-
-
-NAN = float("nan")
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,9 @@
 """Damaged, cut and missing files, and files of an unknown kind, are refused by name."""
 
-import io
 
 import numpy as np
 import pytest
-from PIL import Image
+from picture_cases import NOISE, encoded
 
 from dataset.dataset_grpo import load_media, read_row, rows_from_records
 from dataset.media import MediaError, load_image, load_video
@@ -22,15 +21,6 @@ def test_a_kind_of_picture_that_is_not_read_is_not_called_none(tmp_path):
 def test_a_name_that_no_file_can_have_is_a_missing_file(load, name):
     with pytest.raises(MediaError, match="does not exist"):
         load(name)
-
-
-NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
-
-
-def encoded(kind: str, image=NOISE, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 @pytest.mark.parametrize("share", [0.5, 0.9])

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from manifest_cases import RECORD, manifest
 
 from dataset.dataset_grpo import build_dataset
 from dataset.manifest import sample
@@ -12,15 +13,6 @@ from task.task_loader import load_tasks
 @pytest.fixture(scope="module")
 def tasks():
     return load_tasks()
-
-
-def manifest(folder, text):
-    (folder / "data.jsonl").write_text(text)
-    (folder / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
-    return folder / "data.yaml"
-
-
-RECORD = '{"question": "Move.", "question_type": "trajectory-sharerobot", "answer": %s}'
 
 
 @pytest.mark.parametrize("strategy", ["first:0.0000001%", "random:0.00000001%", "end:0.1%"])

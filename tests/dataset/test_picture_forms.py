@@ -1,11 +1,11 @@
 """Pictures of every depth, colour space and transparency look as a viewer shows them."""
 
-import io
 import struct
 import zlib
 
 import numpy as np
 import pytest
+from picture_cases import encoded
 from PIL import Image
 
 from dataset.media import load_image
@@ -39,15 +39,6 @@ def test_grey_tiffs_are_read_as_their_tags_say(tmp_path, content, expected):
 def test_a_dark_16_bit_pgm_stays_dark(tmp_path):
     (tmp_path / "night.pgm").write_bytes(b"P5 3 1 65535\n" + np.array([0, 100, 255], ">u2").tobytes())
     assert np.asarray(load_image(tmp_path / "night.pgm"))[0, :, 0].tolist() == [0, 0, 1]
-
-
-NOISE = Image.fromarray(np.random.default_rng(0).integers(0, 255, (64, 64, 3), dtype=np.uint8))
-
-
-def encoded(kind: str, image=NOISE, **options) -> bytes:
-    file = io.BytesIO()
-    image.save(file, kind, **options)
-    return file.getvalue()
 
 
 def png(width: int, depth: int, colour_type: int, row: bytes, *chunks: tuple[bytes, bytes]) -> bytes:

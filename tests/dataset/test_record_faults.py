@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from manifest_cases import RECORD, manifest
 
 from dataset.dataset_grpo import build_dataset, rows_from_records
 from task.task_loader import load_tasks
@@ -11,15 +12,6 @@ from task.task_loader import load_tasks
 @pytest.fixture(scope="module")
 def tasks():
     return load_tasks()
-
-
-def manifest(folder, text):
-    (folder / "data.jsonl").write_text(text)
-    (folder / "data.yaml").write_text("datasets:\n- json_path: data.jsonl\n")
-    return folder / "data.yaml"
-
-
-RECORD = '{"question": "Move.", "question_type": "trajectory-sharerobot", "answer": %s}'
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,8 @@
 """Placeholder tokens and media features agree, for pictures and videos, in prompts and in completions."""
 
-import numpy as np
 import pytest
 import torch
-from PIL import Image
+from picture_cases import noise
 from trainer_cases import thought_tree
 
 from model.registry import module_for
@@ -18,10 +17,6 @@ class Clip(list):
     """Frames of a video with their rate."""
 
     fps = 2.0
-
-
-def noise(seed: int, width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
 
 
 @pytest.fixture(scope="module")

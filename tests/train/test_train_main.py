@@ -17,7 +17,7 @@ ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
 @pytest.fixture
 def train(tiny_model_dir, tmp_path, monkeypatch, capsys, one_thread):
     """Runs train.py's main on records for a few tiny steps; gives (status, stdout, stderr)."""
-    spec = importlib.util.spec_from_file_location("train_for_hostile_tests", ROOT / "train.py")
+    spec = importlib.util.spec_from_file_location("train_under_test", ROOT / "train.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
 

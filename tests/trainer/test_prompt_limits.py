@@ -2,16 +2,11 @@
 
 import json
 
-import numpy as np
 import pytest
-from PIL import Image
+from picture_cases import noise
 
 from model.registry import module_for
 from trainer.prompts import PromptEncoder, PromptError
-
-
-def noise(seed: int, width: int, height: int) -> Image.Image:
-    return Image.fromarray(np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8))
 
 
 def row(folder, **changes) -> dict:
