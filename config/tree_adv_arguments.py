@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from config.choices import check_choices
 from trainer.advantages.redistribute import AGGREGATIONS
-from trainer.policies.entropy.policy import TIMINGS
 from trainer.policies.entropy.rules import RULES
 
 LEAVES, LENGTH = 16, 512  # ours: the paper's budget and lengths were not to be found
@@ -50,14 +49,6 @@ class TreeAdvArguments:
     distinct_forks: bool = field(
         default=True, metadata={"help": "First tokens of siblings differ; false: drawn independently (tree_adv)."}
     )
-    fork_timing: str = field(
-        default="online",
-        metadata={
-            "help": "online: fork while decoding, nothing is computed twice; retrospective: after chains end, the same "
-            "trees in distribution, to compare (tree_adv).",
-            "choices": list(TIMINGS),
-        },
-    )
     aggregation: str = field(
         default="mean",
         metadata={
@@ -75,7 +66,7 @@ def leaves_of(args) -> int:
 
 def check_tree_adv(args) -> None:
     """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_adv cannot work with."""
-    check_choices(args, ("fork_rule", "fork_timing", "aggregation"))
+    check_choices(args, ("fork_rule", "aggregation"))
     for name in ("num_trees", "min_gap"):
         if not getattr(args, name) >= 1:
             raise ValueError(f"{name}={getattr(args, name)} must be at least 1")

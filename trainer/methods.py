@@ -139,7 +139,6 @@ def forking_chains(batch: Batch) -> EntropyPolicy:
         min_gap=args.min_gap,
         branch_factor=args.branch_factor,
         distinct=args.distinct_forks,
-        timing=args.fork_timing,
         share=args.fork_share if running else None,
         memory=memory,
     )

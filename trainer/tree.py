@@ -7,7 +7,7 @@ credit has one writer (`Tree.spread`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 KINDS = ("thought", "answer", "step", "observation", "segment")
@@ -80,20 +80,6 @@ class Tree:
             node.group = founded if node.parent == PROMPT else self.nodes[node.parent].group
         self.nodes.append(node)
         return len(self.nodes) - 1
-
-    def split(self, leaf: int, at: int) -> int:
-        """Cuts a leaf after its first `at` tokens; what is behind the cut becomes its child, whose index is returned.
-
-        The child keeps the leaf's status and extra.
-        """
-        node = self.nodes[leaf]
-        assert leaf in self.leaves() and node.sampled and 0 < at < len(node.token_ids), f"node {leaf} at {at}"
-        lists = ("token_ids", "logprobs", "entropies")
-        tail = replace(node, parent=leaf, **{name: getattr(node, name)[at:] for name in lists})
-        for name in lists:
-            setattr(node, name, getattr(node, name)[:at])
-        node.status, node.extra = "ok", None
-        return self.add(tail)
 
     def leaves(self) -> list[int]:
         """Indices of the nodes that are nobody's parent, in order of creation."""

@@ -31,10 +31,9 @@ from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.methods import METHODS, Batch
 from trainer.policies.chain import ChainPolicy
+from trainer.policies.entropy.rules import RULES
 from trainer.prompts import PromptEncoder
 
-KINDS = (("entropy", "online"), ("entropy", "retrospective"), ("surprisal", "online"), ("random", "online"),
-         ("fixed", "online"))  # fmt: skip
 METRICS = ("fork/saved", "fork/count", "fork/filled", "fork/depth", "fork/entropy", "fork/distinct", "fork/threshold")
 
 
@@ -91,9 +90,9 @@ def main() -> None:
     chains = bench.engine.stats["generated_tokens"]
     print(f"{given.prompts} prompts, {shape | plain}\n{given.num_generations} chains a prompt: {chains} tokens")
     found = {}
-    for rule, timing in KINDS:
-        args = GRPOConfig(report_to="none", fork_rule=rule, fork_timing=timing, **plain)
-        found[f"{rule} {timing}"] = bench.forks(args, chains)
+    for rule in RULES:
+        args = GRPOConfig(report_to="none", fork_rule=rule, **plain)
+        found[rule] = bench.forks(args, chains)
     print(f"{'':24}" + "".join(f"{name:>12}" for name in next(iter(found.values()))))
     for name, metrics in found.items():
         print(f"{name:24}" + "".join(f"{value:12.4g}" for value in metrics.values()))

@@ -29,7 +29,7 @@ class ScriptedEngine:
 
     def __init__(self, distribution, seed: int = 0):
         self.distribution, self.random = distribution, random.Random(seed)
-        self.generated = self.fed_again = 0
+        self.generated = 0
 
     def grow(self, policy, prompt_ids) -> list[Tree]:
         self.policy = policy
@@ -43,7 +43,8 @@ class ScriptedEngine:
             rows += self._split(rows) if self.policy.splits else []
             rows = [after for row in rows for after in self._finish(row)]
             if not rows and self.policy.expands:
-                rows = [row for branch in self.policy.expand(tree) for row in self._branch(tree, branch)]
+                branches = self.policy.expand(tree)
+                rows = [row for branch in branches for row in self._children(tree, branch.node, branch.segment)]
         return tree
 
     def _finish(self, row: Row) -> list[Row]:
@@ -97,22 +98,6 @@ class ScriptedEngine:
             other.taken = taken if split.distinct else None
             self._draw(other)
         return others
-
-    def _branch(self, tree: Tree, branch) -> list[Row]:
-        taken = []
-        if branch.at is not None:
-            head = tree.nodes[branch.node]
-            assert branch.node in tree.leaves() and 0 < branch.at < len(head.token_ids)
-            tail = [values[branch.at :] for values in (head.token_ids, head.logprobs, head.entropies)]
-            tree.add(Node(branch.node, head.kind, *tail[:1], True, *tail[1:], status=head.status, group=head.group))
-            for values in (head.token_ids, head.logprobs, head.entropies):
-                del values[branch.at :]
-            head.status, taken = "ok", [tail[0][0]]
-            self.fed_again += 1
-        rows = self._children(tree, branch.node, branch.segment)
-        for row in rows:
-            row.taken = taken if branch.segment.distinct else None
-        return rows
 
     def _close(self, row: Row, status: str) -> None:
         node = row.tree.nodes[row.node]

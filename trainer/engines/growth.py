@@ -15,7 +15,7 @@ from trainer.engines.live_rows import Fork, LiveRows
 from trainer.engines.parked import Parked
 from trainer.engines.sampling import Sampler
 from trainer.policies.policy import Policy
-from trainer.policies.segment import Branch, Call, Segment
+from trainer.policies.segment import Call, Segment
 from trainer.tree import Node, Tree
 
 
@@ -96,7 +96,7 @@ class Growth:
         sources, siblings = list(range(len(self.rows))), []
         for index in sorted(wanted, key=lambda index: -entropies[index]):
             row = self.rows.rows[index]
-            grown, tree = self.rows.grown(index), self.trees[row.prompt]
+            tree, grown = self.trees[row.prompt], self.rows.grown(index)
             fork = self.policy.split(tree, row.node, grown, entropies[index], logprobs[index])
             if fork is None:
                 continue
@@ -106,8 +106,6 @@ class Growth:
             logits, *others = (None if values is None else values[[index] * len(new)] for values in drawn_from)
             distinct = [(list(range(len(new))), [tokens[index]])] if fork.distinct else []
             siblings.append(self.sampler(logits, *others, distinct))
-            if self.expands and len(grown) > 1:
-                self.parked.keep_border(row.prompt, row.node, logits[0])
         if siblings:
             new = list(range(len(tokens), len(sources)))
             self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*siblings, strict=True)))
@@ -137,32 +135,9 @@ class Growth:
             branches = self.policy.expand(self.trees[prompt]) if self.expands else []
             if branches:
                 self.stats["forks"] += len(branches)
-                self.entering += self._branch(prompt, branches)
+                self.entering += [Fork(prompt, branch.node, branch.segment) for branch in branches]
             else:
                 self.parked.free(prompt)
-
-    def _branch(self, prompt: int, branches: list[Branch]) -> list[Fork]:
-        """Makes the nodes end where branches begin; those of one node from the front, since its tail keeps its end."""
-        tails: dict[int, int] = {}
-        forks = {}
-        order = sorted(range(len(branches)), key=lambda i: (branches[i].node, branches[i].at or float("inf")))
-        for i in order:
-            node, taken = self._border(prompt, branches[i], tails), ()
-            if branches[i].at is not None:
-                taken = tuple(child.token_ids[0] for child in self.trees[prompt].nodes if child.parent == node)
-            forks[i] = Fork(prompt, node, branches[i].segment, taken)
-        return [forks[i] for i in range(len(branches))]
-
-    def _border(self, prompt: int, branch: Branch, tails: dict[int, int]) -> int:
-        """The node that ends where a branch begins, split off if need be; `tails`: what was split in this round."""
-        tree, node, at = self.trees[prompt], branch.node, branch.at
-        while node in tails and (at is None or at > len(tree.nodes[node].token_ids)):
-            at = None if at is None else at - len(tree.nodes[node].token_ids)
-            node = tails[node]
-        if at is not None and at < len(tree.nodes[node].token_ids):
-            tails[node] = tree.split(node, at)
-            self.parked.split(prompt, node, tails[node], at)
-        return node
 
     def _enter(self, logits: Tensor) -> Tensor:
         """Brings in what came back and what is branched from; logits (R, V) of all rows then live."""

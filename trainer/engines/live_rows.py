@@ -21,12 +21,11 @@ ROOM = 128
 
 @dataclass(frozen=True)
 class Fork:
-    """What to sample below a node. With `segment.distinct` the first tokens differ from `taken` too."""
+    """What to sample below a node."""
 
     prompt: int
     node: int
     segment: Segment
-    taken: tuple[int, ...] = ()
 
 
 @dataclass
@@ -118,7 +117,7 @@ class LiveRows:
     def fork(self) -> tuple[list[int], list[tuple[list[int], tuple[int, ...]]]]:
         """Replaces each row that waits for children by them.
 
-        Returns the sources, and for each fork with distinct first tokens its rows and the tokens that are taken.
+        Returns the sources, and for each fork with distinct first tokens its rows and the tokens taken before: none.
         """
         sources, distinct = list(range(len(self.rows))), []
         for source, fork in self.forking:
@@ -128,7 +127,7 @@ class LiveRows:
             self.rows += children[1:]
             sources += [source] * (len(rows) - 1)
             if fork.segment.distinct:
-                distinct.append((rows, fork.taken))
+                distinct.append((rows, ()))
         self._reorder(sources)
         return sources, distinct
 

@@ -50,11 +50,6 @@ class Parked:
         """The logits (V,) after a node's last token, None where they are not kept."""
         return self._borders[prompt].get(node)
 
-    def split(self, prompt: int, node: int, tail: int, at: int) -> None:
-        """Follows a node that gave all but its first `at` tokens to its new child `tail`."""
-        whole = torch.cat(self._states[prompt][node])
-        self._states[prompt][node], self._states[prompt][tail] = [whole[:at]], [whole[at:]]
-
     def pending(self, prompt: int, node: int) -> PendingTokens:
         """The tokens down to `node` whose states are not here yet; the last one again if all of them are."""
         nodes = self._nodes(prompt, node)

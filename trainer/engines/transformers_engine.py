@@ -52,9 +52,9 @@ class TransformersEngine:
 
     Attributes:
         stats: counts of the last `grow`: prompt_tokens, generated_tokens (sampled; a shared one once),
-            observation_tokens, recomputed_tokens (tokens fed to the model more than once: one for a branch inside a
-            node, else 0), steps (forward passes after the prefill), calls, forks (splits and branches that a policy
-            made beside what follows a node).
+            observation_tokens, recomputed_tokens (tokens fed to the model more than once: one for a branch behind a
+            node that only a call or a split follows, else 0), steps (forward passes after the prefill), calls, forks
+            (splits and branches that a policy made beside what follows a node).
     """
 
     def __init__(

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from trainer.tree import KINDS, PROMPT
+from trainer.tree import KINDS
 
 
 @dataclass(frozen=True)
@@ -75,22 +75,15 @@ class Call:
 
 @dataclass(frozen=True)
 class Branch:
-    """Sample below an earlier point of a tree whose rows have all ended.
+    """Sample below a node of a tree whose rows have all ended.
 
     Args:
         node: index of a node, or `PROMPT`.
         segment: what to sample there.
-        at: after how many of the node's tokens, as they are when `expand` is asked; None: after all of them. Fewer
-            split the node, which must be a sampled leaf: its tail becomes the first child and keeps the node's status
-            and extra. With `segment.distinct` the new first tokens differ from those that follow already.
     """
 
     node: int
     segment: Segment
-    at: int | None = None
-
-    def __post_init__(self):
-        assert self.at is None or (self.node != PROMPT and self.at >= 1), self
 
 
 @dataclass(frozen=True)

@@ -128,38 +128,6 @@ def test_branches_at_borders_cost_nothing(fixture, request):
     assert grower.stats["forks"] == 2 * 4
 
 
-def test_branches_inside_leaves_feed_one_token_again(tiny_text):
-    """Two cuts of one leaf in one round, one of the tail in the next, and another branch at a known place."""
-    branch = Segment("segment", 2, 7, distinct=True)
-    policy = Scripted(
-        Segment("segment", 2, 24),
-        expand=rounds([Branch(0, branch, at=8), Branch(0, branch, at=3)], [Branch(3, branch, at=2), Branch(0, branch)]),
-    )
-    grower, prompt = engine(tiny_text), encode(tiny_text[0], "abc")
-    (tree,) = grow(grower, [prompt], policy, seed=1)
-    assert_dense(tiny_text, prompt, tree)
-    assert_sound(tree, grower.eos_ids)
-    assert grower.stats["recomputed_tokens"] == 3
-    assert [len(tree.nodes[i].token_ids) for i in (0, 2, 3)] == [3, 5, 2]
-    for parent in (0, 2, 3):
-        firsts = [node.token_ids[0] for node in tree.nodes if node.parent == parent]
-        at_once = firsts[:3]
-        assert len(at_once) == len(set(at_once)) == 3
-    assert sum(len(tree.nodes[i].token_ids) for i in tree.path(8)) == 24
-
-
-def test_what_a_leaf_keeps_when_it_is_cut(tiny_text):
-    prompt = encode(tiny_text[0], "abc")
-    policy = Scripted(Segment("segment", 1, 12))
-    (whole,) = grow(engine(tiny_text), [prompt], policy)
-    policy = Scripted(policy.start(), expand=rounds([Branch(0, Segment("segment", 1, 3), at=5)]))
-    (tree,) = grow(engine(tiny_text), [prompt], policy)
-    head, tail = tree.nodes[:2]
-    for name in ("token_ids", "logprobs", "entropies"):
-        assert getattr(head, name) + getattr(tail, name) == getattr(whole.nodes[0], name)
-    assert (head.status, tail.status, tail.parent) == ("ok", whole.nodes[0].status, 0)
-
-
 def test_a_branch_at_a_leafs_end_feeds_its_last_token_for_the_first_time(tiny_text):
     policy = Scripted(Segment("segment", 2, 6), expand=rounds([Branch(1, Segment("answer", 2, 6))]))
     grower, prompt = engine(tiny_text), encode(tiny_text[0], "abc")
@@ -402,7 +370,6 @@ class Anything(Policy):
 
     def __init__(self, module, choice, abilities):
         self.module, self.choice, self.rounds, self.temperature = module, choice, {}, {}
-        self.inside = 0
         self.expands, self.splits = "expand" in abilities, "split" in abilities
 
     def _segment(self):
@@ -440,10 +407,8 @@ class Anything(Policy):
         for _ in range(self.choice.randint(1, 3)):
             node = self.choice.randrange(-1, len(tree.nodes))
             ids = [0] if node == PROMPT else tree.nodes[node].token_ids
-            inner = node in leaves and tree.nodes[node].sampled and len(ids) > 1
-            if inner:
-                branches.append(Branch(node, self._segment(), self.choice.randrange(1, len(ids))))
-            elif node not in leaves and ids[-1] not in self.module.eos_token_ids(self.module.processor):
+            goes_on = node not in leaves or tree.nodes[node].sampled
+            if goes_on and ids[-1] not in self.module.eos_token_ids(self.module.processor):
                 branches.append(Branch(node, self._segment()))
         return branches
 

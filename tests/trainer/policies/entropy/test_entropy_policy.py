@@ -1,4 +1,4 @@
-"""EntropyPolicy on a scripted model: where forks land, the budget, and the two timings against each other."""
+"""EntropyPolicy on a scripted model: where forks land, and the budget."""
 
 import math
 import subprocess
@@ -48,14 +48,12 @@ def grow(policy, distribution, prompts=1, seed=0):
 
 
 class TestWhereForksLand:
-    @pytest.mark.parametrize("timing", ["online", "retrospective"])
-    def test_only_at_the_unsure_tokens_in_a_thousand_prompts(self, timing):
-        trees, engine = grow(policy(leaves=6, timing=timing), sure_but(3, 6), prompts=1000)
+    def test_only_at_the_unsure_tokens_in_a_thousand_prompts(self):
+        trees, _ = grow(policy(leaves=6), sure_but(3, 6), prompts=1000)
         assert {tuple(depths(tree)) for tree in trees} == {(3, 3, 6, 6)}
         assert all(len(tree.leaves()) == 6 for tree in trees)
         children = [node for tree in trees for node in tree.nodes if node.parent != PROMPT]
         assert all(node.entropies[0] == pytest.approx(math.log(2)) for node in children)
-        assert engine.fed_again == (0 if timing == "online" else 4000)
 
     def test_siblings_begin_with_different_tokens_unless_told_otherwise(self):
         def share_of_equal(distinct):
@@ -80,12 +78,11 @@ class TestWhereForksLand:
                 return {1: 0.5, 2: 0.5} if path[0] == 1 else {1: 0.4, 2: 0.3, 3: 0.3}
             return {1: 1.0}
 
-        for timing in ("online", "retrospective"):
-            trees, _ = grow(policy(trees=3, leaves=4, timing=timing), distribution, prompts=200)
-            for tree in trees:
-                firsts = {tree.nodes[group].token_ids[0] for group in range(3)}
-                (forked,) = {tree.path(leaf)[0] for leaf in tree.leaves() if len(tree.path(leaf)) > 1}
-                assert tree.nodes[forked].token_ids[0] == max(firsts)
+        trees, _ = grow(policy(trees=3, leaves=4), distribution, prompts=200)
+        for tree in trees:
+            firsts = {tree.nodes[group].token_ids[0] for group in range(3)}
+            (forked,) = {tree.path(leaf)[0] for leaf in tree.leaves() if len(tree.path(leaf)) > 1}
+            assert tree.nodes[forked].token_ids[0] == max(firsts)
 
     def test_never_inside_a_tag_nor_after_the_answer_began(self):
         script = [30, 31, 32, 1, 2, 33, 31, 32, 1, 2]  # <think>ab</think>ab
@@ -113,9 +110,8 @@ class TestBudget:
             trees, _ = grow(policy(leaves=leaves, branch_factor=3), sure_but(2, 3, 4), prompts=5)
             assert {len(tree.leaves()) for tree in trees} == {leaves}
 
-    @pytest.mark.parametrize("timing", ["online", "retrospective"])
-    def test_a_threshold_no_token_reaches_gives_plain_chains(self, timing):
-        trees, engine = grow(policy(leaves=5, threshold=9.0, timing=timing), sure_but(2), prompts=3)
+    def test_a_threshold_no_token_reaches_gives_plain_chains(self):
+        trees, engine = grow(policy(leaves=5, threshold=9.0), sure_but(2), prompts=3)
         for tree in trees:
             assert [node.parent for node in tree.nodes] == [PROMPT] * 5
             assert [node.group for node in tree.nodes] == [0, 1, 2, 3, 4]
@@ -137,65 +133,9 @@ class TestBudget:
             assert all(node.parent == PROMPT for node in tree.nodes if node.group > 0)
 
     def test_no_completion_is_longer_than_allowed(self):
-        for timing in ("online", "retrospective"):
-            trees, _ = grow(policy(leaves=8, tokens=6, timing=timing), sure_but(1, 2, 3, 4, 5), prompts=20)
-            assert {len(tree.tokens(leaf)) for tree in trees for leaf in tree.leaves()} == {6}
-            assert {tree.nodes[leaf].status for tree in trees for leaf in tree.leaves()} == {"length"}
-
-
-def wandering(path):
-    """Odds that depend on the path, with entropies on both sides of the threshold."""
-    if len(path) == 5:
-        return {EOS: 1.0}
-    end = 0.1 if path else 0.0
-    kind = (sum(path) + len(path)) % 3
-    if kind == 0:
-        return {1: 0.9 - end, 2: 0.1, EOS: end}
-    if kind == 1:
-        return {1: 0.5, 2: 0.3 - end, 3: 0.2, EOS: end}
-    return {1: 0.4, 2: 0.6 - end, EOS: end}
-
-
-def shape(tree: Tree):
-    """The tree up to the order of siblings."""
-
-    def below(parent):
-        return tuple(
-            sorted((tuple(node.token_ids), below(i)) for i, node in enumerate(tree.nodes) if node.parent == parent)
-        )
-
-    return below(PROMPT)
-
-
-def chi_square(left: Counter, right: Counter) -> tuple[float, int]:
-    """(statistic, degrees of freedom) of two samples of equal size; kinds seen fewer than 20 times go together."""
-    kinds = [kind for kind in left | right if left[kind] + right[kind] >= 20]
-    pairs = [(left[kind], right[kind]) for kind in kinds]
-    rest = (sum(left.values()) - sum(a for a, _ in pairs), sum(right.values()) - sum(b for _, b in pairs))
-    pairs += [rest] if sum(rest) else []
-    return sum((a - b) ** 2 / (a + b) for a, b in pairs), len(pairs) - 1
-
-
-class TestTimings:
-    @pytest.mark.parametrize("rule", ["entropy", "surprisal", "fixed"])
-    def test_online_and_retrospective_trees_have_the_same_distribution(self, rule):
-        def sample(timing, seed):
-            trees, _ = grow(policy(trees=1, leaves=3, rule=rule, threshold=0.8, timing=timing), wandering, 2500, seed)
-            return Counter(shape(tree) for tree in trees)
-
-        statistic, degrees = chi_square(sample("online", 1), sample("retrospective", 2))
-        assert degrees > 12
-        # The 1% point of chi-square, by Wilson and Hilferty.
-        limit = degrees * (1 - 2 / (9 * degrees) + 2.326 * math.sqrt(2 / (9 * degrees))) ** 3
-        assert statistic < limit
-
-    def test_the_test_tells_two_settings_apart(self):
-        def sample(gap, seed):
-            trees, _ = grow(policy(trees=1, leaves=3, threshold=0.8, gap=gap), wandering, 2500, seed)
-            return Counter(shape(tree) for tree in trees)
-
-        statistic, degrees = chi_square(sample(1, 1), sample(2, 2))
-        assert statistic > 4 * degrees
+        trees, _ = grow(policy(leaves=8, tokens=6), sure_but(1, 2, 3, 4, 5), prompts=20)
+        assert {len(tree.tokens(leaf)) for tree in trees for leaf in tree.leaves()} == {6}
+        assert {tree.nodes[leaf].status for tree in trees for leaf in tree.leaves()} == {"length"}
 
 
 class TestRules:

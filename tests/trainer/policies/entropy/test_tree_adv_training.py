@@ -63,9 +63,8 @@ def test_without_any_fork_it_is_grpo(tiny_text, tmp_path, changes):
         assert largest_gap(seen.gradients[0], chains.gradients[0]) < 1e-6 * max(norm(seen.gradients[0]), 1e-3)
 
 
-@pytest.mark.parametrize("timing", ["online", "retrospective"])
-def test_with_pictures_and_lora(tiny_vlm, tmp_path, timing):
-    changes = SETTINGS | {"fork_timing": timing, "fork_in_answer": True, "fork_entropy": 0.5, "min_gap": 4}
+def test_with_pictures_and_lora(tiny_vlm, tmp_path):
+    changes = SETTINGS | {"fork_in_answer": True, "fork_entropy": 0.5, "min_gap": 4}
     trainer = vlm_trainer(tiny_vlm, tmp_path, **changes | {"max_completion_length": 40})
     seen = run(trainer)
     assert logged(trainer, "fork/count")[0] > 0
