@@ -479,7 +479,7 @@ def test_repetition_penalty_follows_forks_and_observations(tiny_text):
         return Split(2) if len(token_ids) == 3 and len(tree.nodes) < 6 else None
 
     policy = agent(tiny_text[0], 2, lambda tree, node: text(tiny_text[0], "qu"), count=1)
-    policy.split, policy.candidates = split, lambda entropies, logprobs: entropies > -1
+    policy.splits, policy.split, policy.candidates = True, split, lambda entropies, logprobs: entropies > -1
     prompt = encode(tiny_text[0], "abc")
     (tree,) = grow(engine(tiny_text, sampling), [prompt], policy)
     assert len(tree.leaves()) > 2
