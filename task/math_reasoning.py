@@ -4,10 +4,11 @@ Data: GSM8K (MIT), MATH (MIT), DAPO-Math, Geometry3K, MathVista and the like (se
 answer is a number, LaTeX, a choice letter, or a list of texts of which any will do.
 
 Reward: 1.0 when the answer equals the record's, else 0.0. Equality, in this order: a choice letter (A to J) by letter;
-a gold answer of words by text; two plain numbers exactly; everything else by math-verify (Kydlicek et al., Apache-2.0;
-extra `math`) in a process that can be killed, with the repairs described in task/runners/math_judge.py. An answer gets
-1 s of processor time and 10 s of the clock there: over that it scores 0 and counts as `timeout`. When the verifier
-itself fails, the reward abstains (None) and counts `verifier_lost`: that is never a wrong answer.
+a gold answer of words by text; two times of day (9:00) by hour and minute; two plain numbers exactly; everything else
+by math-verify (Kydlicek et al., Apache-2.0; extra `math`) in a process that can be killed, with the repairs described
+in task/runners/math_judge.py. An answer gets 1 s of processor time and 10 s of the clock there: over that it scores 0
+and counts as `timeout`. When the verifier itself fails, the reward abstains (None) and counts `verifier_lost`: that is
+never a wrong answer. A division by zero is no answer.
 
 The answer may stand in \\boxed{}; two boxes with different contents are no answer. "5 or 6" is not 5. 60% is 0.6, and
 60 where the record says 60. Units are not compared, and neither are the brackets of (1, 2) and {1, 2}.
@@ -18,16 +19,18 @@ from statistics import fmean
 
 from task.errors import UserError
 from task.parsing.answers import answer_text, split_completion
-from task.parsing.math_text import latex, same_plain_number
+from task.parsing.math_text import FUNCTIONS, latex, same_plain_number, same_time
 from task.parsing.text import boxed_text, parse_choice, plain_words, same_words
 from task.runners.judge import Judge
 from task.runners.optional import need
 
 MAX_CHARS = 400  # a longer text is no final answer
 CHOICE = re.compile(r"\(?([A-J])\)?")
-# Letters in a row that name no command, environment or function of LaTeX: words, which are no product of letters.
+# Letters in a row that name no command, environment or function of LaTeX: words, which are no product of letters. The
+# "and" of "9 and 10" is none.
 WORDS = re.compile(
-    r"(?<![\\A-Za-z])(?<!\\begin\{)(?<!\\end\{)(?!(?:sin|cos|tan|log|exp|sqrt|frac|max|min|mod|gcd|lcm)\b)[A-Za-z]{3,}"
+    r"(?<![\\A-Za-z])(?<!\\begin\{)(?<!\\end\{)"
+    rf"(?!(?:{FUNCTIONS}|sqrt|frac|max|min|gcd|lcm|mod|and)(?![A-Za-z]))[A-Za-z]{{3,}}"
 )
 VERIFIER = Judge("math_judge")
 
@@ -105,6 +108,8 @@ def compare(answer: str, gold: str, record_id=None) -> str:
             return "equal"
         if not formula or WORDS.search(formula):
             return "different"
+    if (same := same_time(answer, gold)) is not None:
+        return _said(same)
     written, wanted = latex(answer), latex(gold)
     same = written == wanted != "" or same_plain_number(written, wanted)
     if same is not None:

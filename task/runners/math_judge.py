@@ -37,11 +37,18 @@ def judge(gold: str, answer: str) -> bool | str:
 
 
 def read(text: str):
-    """What math-verify makes of `text`: a list whose first item is sympy's; None when it makes nothing of it."""
+    """What math-verify makes of `text`: a list whose first item is sympy's; None for nothing, or a division by zero."""
     # The delimiters matter: without them "3x + 4y + 14 = 0" is read as 0.
     configs = [LatexExtractionConfig()]
     parsed = parse(f"${text}$", extraction_config=configs, fallback_mode="no_fallback", parsing_timeout=None)
-    return parsed if parsed and isinstance(parsed[0], sympy.Basic | sympy.MatrixBase) else None
+    if not parsed or not isinstance(parsed[0], sympy.Basic | sympy.MatrixBase) or undefined(parsed[0]):
+        return None
+    return parsed
+
+
+def undefined(value) -> bool:
+    """True for a division by zero, and what is computed with one. Infinity itself is a value."""
+    return value.has(sympy.zoo, sympy.nan)
 
 
 def equal(wanted: list, found: list) -> bool:
@@ -70,7 +77,7 @@ def same_number(a, b) -> bool:
     if a.is_Rational and b.is_Rational and exact:
         return bool(a == b)
     if not (a.is_finite and b.is_finite):
-        return bool(a == b)
+        return bool(a == b) and not undefined(a)
     if a.is_zero or b.is_zero:
         return bool((a - b).equals(0))
     x, y = a.evalf(DIGITS), b.evalf(DIGITS)

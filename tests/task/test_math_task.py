@@ -64,6 +64,15 @@ def verifier():
         ("60", "0.6", False),
         ("60%", "0.6%", False),
         ("50%", "0.5", True),
+        ("9:00", "10:00", False),
+        ("9:00", "09:00", True),
+        ("9:00", "9:00 a.m.", True),
+        ("9:00 AM", "9:00 p.m.", False),
+        (r"9:00 \text{ a.m.}", "9:00 AM", True),
+        ("9:00", "9", False),
+        ("3:05", "6:10", False),  # as quotients they would be equal
+        ("3:15", "4:20", False),
+        ("1:02:03", "1:02:30", False),
     ],
 )
 def test_answers_that_need_no_verifier(gold, answer, same, monkeypatch):
@@ -120,6 +129,42 @@ def test_answers_that_need_no_verifier(gold, answer, same, monkeypatch):
         ("5", "$4$ $5$", False),
         ("5", "$5$ is wrong", False),
         (r"\{5,6\}", "$5$ and $6$", True),
+        ("9 and 10", "9, 10", True),
+        ("9 and 10", "10 and 9", True),
+        ("9 and 10", "9", False),
+        ("9 and 10", "9, 11", False),
+        ("9, and 10", "9,10", True),
+        (r"9 \text{ and } 10", "9, 10", True),
+        ("9 and -9", "±9", True),
+        ("x=9 and x=10", "9, 10", True),
+        ("e^{16}-1", "-1+exp(16)", True),
+        ("e^{16}-1", "exp(16)", False),
+        ("e^16-1", r"-1+\exp(16)", True),
+        ("2^{10}", "2^10", True),
+        (r"\ln 2", "ln(2)", True),
+        (r"\sin 1", "sin(1)", True),
+        ("arctan(2)", r"\arctan 2", True),
+        (r"\log_2 3", "log_2(3)", True),
+        ("sec(1)", r"\sec 1", True),
+        (r"5\text{ min}", "5 min", True),
+        (r"0.\overline{3}", "1/3", True),
+        (r"0.\overline{3}", "0.333333", True),
+        (r"0.\overline{3}", "0.3", False),
+        (r"0.\bar{3}", r"\frac13", True),
+        (r"1.2\overline{34}", "611/495", True),
+        (r"-0.\overline{3}", "-1/3", True),
+        (r"0.\dot{1}4285\dot{7}", "1/7", True),
+        ("1/3", "0.(3)", True),
+        ("1/3", "0.333...", True),
+        ("1/3", r"x = 0.333\ldots", True),
+        (r"1,234.\overline{5}", "11111/9", True),
+        (r"\infty", r"x = \infty", True),
+        (r"\infty", r"-\infty", False),
+        (r"\infty", "1/0", False),
+        (r"\tan(\pi/2)", r"\cot(0)", False),
+        ("5", "1/0", False),
+        ("1:2", "2:4", True),
+        ("3:10", "0.3", True),
     ],
 )
 def test_mathematics_is_compared_as_mathematics(verifier, gold, answer, same):
@@ -162,6 +207,9 @@ def test_the_gold_answer_is_checked(verifier):
             accuracy_reward(said("1"), sol, id="r9")
     with pytest.raises(ValueError, match=r"record r9: the answer '_\{' cannot be read"):
         accuracy_reward(said("1"), "_{", id="r9")
+    for undefined in ("1/0", "0/0", r"3 + \frac{1}{0}", "(1/0, 5)"):
+        with pytest.raises(ValueError, match="cannot be read as mathematics"):
+            accuracy_reward(said("2/0"), undefined, id="r9")
     assert accuracy_reward(said("1"), None) is None
     assert accuracy_reward(said("2"), ["1", "2"])[0] == 1.0 and accuracy_reward(said("7"), 7)[0] == 1.0
 
