@@ -127,15 +127,6 @@ def test_a_report_carries_the_licence_of_what_it_copies():
     assert licence in render_page("a run", {}, "")
 
 
-def test_readme_names_only_files_that_exist():
-    for page in ("README.md", "scripts/README.md"):
-        text = (ROOT / page).read_text(encoding="utf-8")
-        named = set(re.findall(r"\b((?:scripts|config|task|metadata|docs)/[\w./-]+\.(?:sh|py|yaml|json|md))\b", text))
-        named -= set(re.findall(r"(?:task|metadata)/my_[\w./-]+", text))  # the reader's own files
-        assert len(named) > 5
-        assert sorted(name for name in named if not (ROOT / name).exists()) == []
-
-
 @pytest.mark.slow
 def test_wheel_and_sdist_hold_what_they_should(tmp_path):
     build = "from setuptools import build_meta as b; import sys; d = sys.argv[1]; b.build_wheel(d); b.build_sdist(d)"
