@@ -4,7 +4,7 @@ import ast
 import sys
 
 import pytest
-from conftest import ROOT
+from paths import ROOT
 
 import train
 from dataset.media import MediaError
