@@ -43,14 +43,20 @@ class Report:
     def __init__(self):
         self.kept, self.touched, self.skipped = 0, 0, 0
         self.changes: Counter[str] = Counter()
+        self.carried: Counter[str] = Counter()
         self.refused: list[str] = []
 
     def refuse(self, problem: str) -> None:
         self.refused.append(problem.encode("utf-8", "backslashreplace").decode())  # half a surrogate cannot be printed
 
     def as_dict(self) -> dict:
-        numbers = {"kept": self.kept, "changed": self.touched, "refused": len(self.refused), "skipped": self.skipped}
-        return numbers | {"changes": dict(self.changes), "refusals": self.refused}
+        numbers = {"records": self.kept + len(self.refused) + self.skipped, "kept": self.kept}
+        numbers |= {"changed": self.touched, "refused": len(self.refused), "skipped": self.skipped}
+        return numbers | {
+            "changes": dict(self.changes),
+            "carried_over": dict(self.carried),
+            "refusals": self.refused,
+        }
 
     def print(self) -> None:
         print(f"kept {self.kept} records, {self.touched} of them changed; refused {len(self.refused)}")
@@ -58,6 +64,8 @@ class Report:
             print(f"left out by --where: {self.skipped}")
         for change, count in self.changes.most_common():
             print(f"  changed  {count:>7}  {change}")
+        for key, count in self.carried.most_common():
+            print(f"  carried  {count:>7}  key {key}, which the format does not know")
         for problem in self.refused[:LISTED]:
             print(f"  refused  {problem}")
         if len(self.refused) > LISTED:
@@ -109,6 +117,7 @@ def _records(raws, convert, args, tasks, report: Report):
             report.refuse(f"{place}: {error if isinstance(error, ValueError) else f'unreadable ({error!r})'}")
             continue
         for one in converted:
+            carried = _carry(one)
             try:
                 _check(one, place, seen, args.image_root, tasks)
             except ValueError as error:
@@ -117,7 +126,30 @@ def _records(raws, convert, args, tasks, report: Report):
             report.kept += 1
             report.touched += bool(one.changes)
             report.changes.update(dict.fromkeys(one.changes, 1))
+            report.carried.update(carried)
             yield one.record
+
+
+def _carry(one) -> list[str]:
+    """Puts the source's other fields into the record, and names them; one that has no place there is a change."""
+    carried = []
+    for key, value in one.rest.items():
+        if key in one.record:
+            one.changes.append(f"the source's own {key} left out")
+        elif not _is_json(value):
+            one.changes.append(f"{key} left out, which is no JSON")
+        else:
+            one.record[key] = value
+            carried.append(key)
+    return carried
+
+
+def _is_json(value) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from PIL import Image
 
-from converters.converted import Converted
+from converters.converted import Converted, others, untagged
 from task.errors import UserError
 
 FIELDS = ("question", "answer", "image", "id")
@@ -28,12 +28,20 @@ def row(raw, options):
     if record["answer"] is None:
         raise UserError(f"there is no answer in the column {options.columns['answer']!r}")
     changes = []
+    record["answer"] = _unwrapped(record["answer"], changes)
     if cells.get("id") is not None:
         record["id"] = str(cells["id"])
     if cells.get("image") is not None:
         images = cells["image"] if isinstance(cells["image"], list) else [cells["image"]]
         record["image"] = [_picture(one, raw["number"], place, options, changes) for place, one in enumerate(images)]
-    return [Converted(record, changes)]
+    return [Converted(record, changes, rest=others(raw["cells"], *options.columns.values()))]
+
+
+def _unwrapped(answer, changes):
+    """The answer, or each of a list of them, without the tags that a reward would look for inside."""
+    if isinstance(answer, list):
+        return [_unwrapped(one, changes) for one in answer]
+    return untagged(answer, changes) if isinstance(answer, str) else answer
 
 
 def _picture(cell, row_number, place, options, changes):

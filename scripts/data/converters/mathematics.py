@@ -1,6 +1,6 @@
 """Word problems (GSM8K, MIT) and competition problems (MATH, MIT)."""
 
-from converters.converted import Converted, text
+from converters.converted import Converted, others, text
 from task.errors import UserError
 from task.parsing.text import boxed_text
 
@@ -14,7 +14,8 @@ def gsm8k(raw, options):
     result = solution.partition(MARK)[2].strip()
     record = {"question": text(raw, "question"), "question_type": "math-reasoning", "answer": result.replace(",", "")}
     record["solution"] = solution
-    return [Converted(record, ["thousands commas taken out"] if "," in result else [])]
+    changes = ["thousands commas taken out"] if "," in result else []
+    return [Converted(record, changes, rest=others(raw, "question", "answer"))]
 
 
 def competition(raw, options):
@@ -26,5 +27,4 @@ def competition(raw, options):
         if answer is None:
             raise UserError("the solution has no single \\boxed{}")
     record = {"question": text(raw, "problem"), "question_type": "math-reasoning", "answer": str(answer)}
-    record |= {key: raw[key] for key in ("level", "type", "subject") if key in raw}
-    return [Converted(record | {"solution": solution})]
+    return [Converted(record | {"solution": solution}, rest=others(raw, "problem", "solution", "answer"))]

@@ -9,12 +9,16 @@ import csv
 from itertools import zip_longest
 
 from converters.columns import table_rows
-from converters.converted import Converted, text
+from converters.converted import Converted, others, text
 from converters.sources import read_json
 from task.errors import UserError
 
 ANSWERS = ("golden_answers", "answers", "answer", "Answer")
 HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}  # of 2WikiMultihopQA's types
+KNOWN = (  # what the record is made of, or passages
+    "_id", "Question", "metadata", "supporting_facts", "context", "evidences", "paragraphs", "question_decomposition",
+    "answer_aliases", "answerable", *ANSWERS,
+)  # fmt: skip
 LOST = "supporting fact that the context lacks left out"
 
 
@@ -74,7 +78,7 @@ def _converted(raw, hops, changes=(), more_answers=None, **found) -> Converted:
     identity = next((raw[key] for key in ("_id", "id") if raw.get(key) is not None), None)
     record |= {} if identity is None else {"id": str(identity)}
     record |= {key: value for key, value in ({"hops": hops} | found).items() if value}
-    return Converted(record, list(changes))
+    return Converted(record, list(changes), rest=others(raw, *KNOWN, *record))
 
 
 def golds(answers, more=None) -> list[str]:

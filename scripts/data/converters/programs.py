@@ -1,6 +1,6 @@
 """Programs with unit tests: MBPP (CC BY 4.0) and HumanEval (MIT)."""
 
-from converters.converted import Converted, need, text
+from converters.converted import Converted, need, others, text
 from task.errors import UserError
 
 
@@ -12,7 +12,9 @@ def mbpp(raw, options):
     setup = raw.get("test_setup_code") or "\n".join(raw.get("test_imports") or [])
     question = f"{text(raw, 'text', 'prompt').strip()}\nThe program must pass these tests:\n" + "\n".join(tests)
     record = {"id": f"mbpp-{need(raw, 'task_id')}", "question": question, "question_type": "code-generation"}
-    return [Converted(record | {"answer": {"tests": tests} | ({"setup": setup} if setup else {})})]
+    record |= {"answer": {"tests": tests} | ({"setup": setup} if setup else {})}
+    known = ("task_id", "text", "prompt", "test_list", "test_setup_code", "test_imports")
+    return [Converted(record, rest=others(raw, *known))]
 
 
 def humaneval(raw, options):
@@ -20,4 +22,5 @@ def humaneval(raw, options):
     name = text(raw, "entry_point")
     question = f"Complete this Python function:\n{text(raw, 'prompt').rstrip()}"
     record = {"id": text(raw, "task_id"), "question": question, "question_type": "code-generation"}
-    return [Converted(record | {"answer": {"tests": [f"{text(raw, 'test').rstrip()}\n\ncheck({name})\n"]}})]
+    record |= {"answer": {"tests": [f"{text(raw, 'test').rstrip()}\n\ncheck({name})\n"]}}
+    return [Converted(record, rest=others(raw, "task_id", "prompt", "entry_point", "test"))]

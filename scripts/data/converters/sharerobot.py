@@ -4,7 +4,7 @@
 "points": [[x, y], ...] or "affordance": {"x", "y", "width", "height"}}
 """
 
-from converters.converted import Converted, need, sentence, text
+from converters.converted import Converted, need, others, sentence, text
 from task.errors import UserError
 
 ENDINGS = (".jpg", ".png", ".jpeg")
@@ -12,7 +12,7 @@ ENDINGS = (".jpg", ".png", ".jpeg")
 
 def trajectory(raw, options):
     points = need(raw, "points")
-    return [_record(raw, options, "trajectory-sharerobot", points)]
+    return [_record(raw, options, "trajectory-sharerobot", "points", points)]
 
 
 def affordance(raw, options):
@@ -20,15 +20,17 @@ def affordance(raw, options):
     box = need(raw, "affordance")
     if not isinstance(box, dict) or set(box) != {"x", "y", "width", "height"}:
         raise UserError(f"affordance is {box!r:.60}: x, y, width and height are needed")
-    return [_record(raw, options, "affordance-sharerobot", box)]
+    return [_record(raw, options, "affordance-sharerobot", "affordance", box)]
 
 
-def _record(raw, options, question_type, answer):
+def _record(raw, options, question_type, key, answer):
     meta = need(raw, "meta_data")
     image, changes = _picture(raw, options.image_root)
     record = {"id": need(raw, "id"), "image": image, "question": sentence(text(raw, "instruction"))}
     record |= {"question_type": question_type, "answer": answer, "meta_data": meta}
-    return Converted(record, changes, size=(need(meta, "original_width"), need(meta, "original_height")))
+    size = (need(meta, "original_width"), need(meta, "original_height"))
+    rest = others(raw, "id", "image", "meta_data", "instruction", key)
+    return Converted(record, changes, size=size, rest=rest)
 
 
 def _picture(raw, image_root):

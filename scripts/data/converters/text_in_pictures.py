@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from converters.converted import Converted, need, text
+from converters.converted import Converted, need, others, text
 from converters.open_questions import golds
 from converters.sources import load, read_json
 from task.errors import UserError
@@ -19,7 +19,8 @@ def textvqa(raw, options):
     name = text(raw, "image_id")
     record = {"image": name if Path(name).suffix else f"{name}.jpg", "question": text(raw, "question")}
     record |= {"id": f"textvqa-{need(raw, 'question_id')}", "question_type": "ocr-vqa", "answer": references}
-    return [Converted(record, ["equal references counted once"] if len(references) < len(answers) else [])]
+    changes = ["equal references counted once"] if len(references) < len(answers) else []
+    return [Converted(record, changes, rest=others(raw, "question_id", "question", "image_id", "answers"))]
 
 
 def read_ocrvqa(source, options):
@@ -50,7 +51,8 @@ def ocrvqa(raw, options):
                 "question_type": "ocr-vqa",
                 "answer": answer,
                 "split": raw.get("split"),
-            }
+            },
+            rest=others(raw, "key", "imageURL", "questions", "answers", "split"),
         )
         for number, (question, answer) in enumerate(zip(questions, answers, strict=True))
     ]

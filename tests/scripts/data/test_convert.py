@@ -3,57 +3,26 @@
 import io
 import json
 import random
-import runpy
 
 import pytest
-from paths import ROOT
 from PIL import Image
 from task_cases import said, scored
 
-from dataset.dataset_grpo import build_dataset, load_media, read_row
-from task.task_loader import load_tasks
+from dataset.dataset_grpo import load_media
 
-SCRIPT = ROOT / "scripts" / "data" / "convert.py"
 META = {"original_dataset": "bridge", "original_width": 640, "original_height": 480}
 POINTS = [[265.45, 120.0], [275.15, 162.42], [280.0, 213.33], [280.0, 259.39]]
 BOX = {"x": 352.874, "y": 186.479, "width": 19.296, "height": 14.472}
 
 
-@pytest.fixture(scope="module")
-def convert():
-    return runpy.run_path(str(SCRIPT))["main"]
-
-
-@pytest.fixture
-def folder(tmp_path):
-    (tmp_path / "images").mkdir()
-    for name, size in {"456.jpg": (640, 480), "a.jpg": (640, 480), "b.jpg": (320, 240)}.items():
-        Image.new("RGB", size, (90, 90, 90)).save(tmp_path / "images" / name)
-    return tmp_path
-
-
-@pytest.fixture
-def run(convert, folder, capsys):
-    """Converts `content` and gives (records, report); the manifest that was written must load, media and all."""
-
-    def call(form, content, *flags, name="source.json", status=0, source=None):
-        if source is None:
-            source = folder / name
-            lines = "\n".join(json.dumps(one) for one in content) if name.endswith("l") else json.dumps(content)
-            source.write_text(lines)
-        out = folder / "out" / "records.jsonl"
-        assert convert(["--format", form, str(source), str(out), *flags]) == status, capsys.readouterr()
-        if status == 2:
-            assert not out.exists()
-            return capsys.readouterr().err
-        rows = [read_row(row) for row in build_dataset(out.with_suffix(".yaml"), load_tasks())] if status == 0 else []
-        for row in rows:
-            load_media(row)
-        report = json.loads(out.with_suffix(".report.json").read_text())
-        assert report["kept"] == len(rows)
-        return rows, report
-
-    return call
+MBPP = {"task_id": 2, "text": "Square a number.", "code": "def sq(x):\n    return x * x", "test_setup_code": ""}
+HUMANEVAL = {
+    "task_id": "HumanEval/0",
+    "prompt": 'def sq(x):\n    """Square."""\n',
+    "entry_point": "sq",
+    "canonical_solution": "    return x * x\n",
+    "test": "def check(candidate):\n    assert candidate(3) == 9\n",
+}
 
 
 def robot(**changes):
@@ -241,16 +210,6 @@ def test_math_from_a_folder_of_problems(run, folder):
     rows, report = run("math", None, source=folder / "MATH")
     assert [row["answer"] for row in rows] == ["\\frac{1}{3}", "3"] and rows[0]["extra"]["level"] == "Level 1"
     assert "no single \\boxed{}" in report["refusals"][0]
-
-
-MBPP = {"task_id": 2, "text": "Square a number.", "code": "def sq(x):\n    return x * x", "test_setup_code": ""}
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'def sq(x):\n    """Square."""\n',
-    "entry_point": "sq",
-    "canonical_solution": "    return x * x\n",
-    "test": "def check(candidate):\n    assert candidate(3) == 9\n",
-}
 
 
 def test_programs(run):
