@@ -1,4 +1,4 @@
-"""Dataset rows -> encoded prompts, with the two things that can be wrong with one: its media and its length."""
+"""Dataset rows -> encoded prompts; unusable media and overlong prompts stop the run or are skipped."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ from task.errors import UserError
 
 
 class PromptError(UserError):
-    """A prompt that cannot be trained on; the sentence names record, rule and way out."""
+    """A prompt that cannot be trained on; the message names the record, the rule and the way out."""
 
 
 class PromptEncoder:
-    """Encodes prompts; what cannot be used stops the run or is skipped, by flag, and is never cut or replaced.
+    """Encodes prompts. An unusable prompt stops the run or is skipped, as set; prompts are never truncated.
 
-    Pictures are read, resized and cut into patches by one thread of its own, so the prompts of the next generation can
-    be made while this one trains (`prefetch`). What is wrong with a prompt shows where it is used.
+    A background thread reads pictures, resizes them and cuts them into patches, so the prompts of the next generation
+    can be encoded while this one trains (`prefetch`). An error in a prefetched prompt is raised by `encode`.
 
     Args:
         module: the model family.
-        max_prompt_length: tokens, media included.
+        max_prompt_length: in tokens, media included.
         on_long_prompt, on_bad_media: "error" or "skip".
-        max_slots, completion: with a completion of so many tokens a path may have so many slots; None: no limit.
+        max_slots: limit on the slots of a path (a prompt and a completion of `completion` tokens); None: no limit.
+        completion: longest completion in tokens.
 
     Attributes:
         skipped: record id -> reason, for the final count.
-        media_loads: pictures and videos decoded so far (each once a prompt and generation).
+        media_loads: pictures and videos decoded so far (each once per prompt and generation).
     """
 
     def __init__(
@@ -49,13 +50,13 @@ class PromptEncoder:
         self._ahead: dict[str, Future] = {}
 
     def prefetch(self, rows: list[dict]) -> None:
-        """Starts on rows that `encode` will most likely be asked for; those not asked for by then are forgotten."""
+        """Starts encoding rows that `encode` is expected to need next, and drops rows prefetched earlier."""
         for future in self._ahead.values():
             future.cancel()
         self._ahead = {row["record"]: self._thread.submit(self._read, row["record"]) for row in rows}
 
     def encode(self, row: dict) -> EncodedPrompt | None:
-        """The encoded prompt of a row, or None if it is skipped (its leaves then abstain and count as failed)."""
+        """The encoded prompt of a row, or None if it is skipped (its leaves get no reward and count as failed)."""
         future = self._ahead.pop(row["record"], None) or self._thread.submit(self._read, row["record"])
         try:
             prompt = future.result()
@@ -82,7 +83,7 @@ class PromptEncoder:
         return prompt
 
     def blank(self) -> EncodedPrompt:
-        """An empty prompt without media, to stand where a skipped one would."""
+        """An empty prompt without media, as a placeholder for a skipped one."""
         return self.module.encode([{"role": "user", "content": [{"type": "text", "text": ""}]}], [], [])
 
     def _read(self, record: str) -> EncodedPrompt:

@@ -1,4 +1,4 @@
-"""The trees of one generation, seen as the rows TRL trains on: one row a leaf, trees contiguous."""
+"""The trees of one generation as the rows that TRL trains on: one row per leaf, the rows of a tree contiguous."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from trainer.tree import PROMPT, Node, Tree
 
 @dataclass
 class Rollout:
-    """P trees of one process and their B = P * leaves rows.
+    """The P trees of one process and their B = P * leaves rows.
 
     Attributes:
-        prompts: the encoded prompt of each tree (a placeholder without media where the prompt could not be read).
+        prompts: the encoded prompt of each tree (a placeholder without media for a prompt that could not be read).
         trees: the P trees, in the order of the prompts.
         row_tree, row_leaf: (B,) tree index and leaf node of each row.
     """
@@ -26,7 +26,7 @@ class Rollout:
 
     @classmethod
     def from_trees(cls, prompts: list[EncodedPrompt], trees: list[Tree], leaves: int, eos_id: int = 0) -> Rollout:
-        """Rows of `trees`, `leaves` a tree (see `leaf_rows`); a tree with fewer gets failed ones of one `eos_id`."""
+        """`leaves` rows per tree (see `leaf_rows`); missing leaves are added as failed ones of one `eos_id` token."""
         for tree in trees:
             fill_up(tree, leaves, eos_id)
         rows = [leaf_rows(tree, leaves) for tree in trees]
@@ -35,30 +35,30 @@ class Rollout:
 
     @property
     def failed(self) -> list[bool]:
-        """(P,) whether nothing could be grown for the prompt."""
+        """(P,) True where nothing could be grown for the prompt."""
         return [all(tree.nodes[leaf].status == "failed" for leaf in tree.leaves()) for tree in self.trees]
 
     @property
     def row_failed(self) -> list[bool]:
-        """(B,) whether the row's leaf failed; it has no reward."""
+        """(B,) True where the row's leaf failed; such a row has no reward."""
         return [self.leaf(row).status == "failed" for row in range(len(self.row_tree))]
 
     def leaf(self, row: int) -> Node:
         return self.trees[self.row_tree[row]].nodes[self.row_leaf[row]]
 
     def root(self, row: int) -> int:
-        """Node index of the first node below the prompt on the row's path: its thought."""
+        """Index of the root of the row's path: in grpo_ma, its thought."""
         return self.trees[self.row_tree[row]].path(self.row_leaf[row])[0]
 
     def closed(self, row: int) -> bool:
-        """Whether the row's thought closed (an unclosed one has no answers, its rows are one completion)."""
+        """Whether the row's thought closed (an unclosed one has no answers: its rows are one completion)."""
         return self.trees[self.row_tree[row]].nodes[self.root(row)].status not in ("unclosed", "failed")
 
     def completion(self, row: int) -> list[int]:
         return self.trees[self.row_tree[row]].tokens(self.row_leaf[row])
 
     def observations(self, row: int) -> list[tuple[int, EncodedPrompt]]:
-        """Where in the row's completion an observation with pictures begins, and the observation."""
+        """(first completion token, observation) of each observation with pictures in the row."""
         tree, found, at = self.trees[self.row_tree[row]], [], 0
         for i in tree.path(self.row_leaf[row]):
             if tree.nodes[i].media is not None:
@@ -67,15 +67,15 @@ class Rollout:
         return found
 
     def per_token(self, row: int, value) -> list:
-        """`value(node)` at every completion token of the row."""
+        """`value(node)` for every completion token of the row."""
         return self.spread(row, [value(node) for node in self.trees[self.row_tree[row]].nodes])
 
     def spread(self, row: int, values: list) -> list:
-        """One value a node of the row's tree -> one value a completion token of the row."""
+        """One value per node of the row's tree -> one value per completion token of the row."""
         return self.trees[self.row_tree[row]].spread(values, self.row_leaf[row])
 
     def shares(self, trained: list[bool]) -> list[list[float]]:
-        """At every completion token of every row 1 / (rows that go through the token, of those that are trained on)."""
+        """(B,) lists with 1 / (number of trained rows that share the token) for every completion token."""
         through = [Counter() for _ in self.trees]
         for tree, leaf, used in zip(self.row_tree, self.row_leaf, trained, strict=True):
             if used:
@@ -86,7 +86,7 @@ class Rollout:
         return [self.spread(row, [1 / n for n in counts[tree]]) for row, tree in enumerate(self.row_tree)]
 
     def logprobs(self, row: int) -> list[float]:
-        """Sampling log-probabilities of the completion; 0 where the token was not sampled."""
+        """Sampling log-probabilities of the completion; 0 for tokens that were not sampled."""
         tree = self.trees[self.row_tree[row]]
         nodes = [tree.nodes[i] for i in tree.path(self.row_leaf[row])]
         return [x for node in nodes for x in (node.logprobs if node.sampled else [0.0] * len(node.token_ids))]
@@ -107,7 +107,7 @@ class Rollout:
 
 
 def fill_up(tree: Tree, leaves: int, eos_id: int) -> None:
-    """Adds failed leaves until there are `leaves`; not to trees that repeat the leaf they have (see `leaf_rows`)."""
+    """Adds failed leaves until there are `leaves`, except to trees whose rows repeat a leaf (see `leaf_rows`)."""
     missing = leaves - len(tree.leaves())
     if missing > 0 and not _repeats(tree):
         for _ in range(missing):
@@ -115,10 +115,10 @@ def fill_up(tree: Tree, leaves: int, eos_id: int) -> None:
 
 
 def leaf_rows(tree: Tree, leaves: int) -> list[int]:
-    """The leaf of each of a tree's `leaves` rows, the leaves of one group together, in order of creation.
+    """The leaf of each of a tree's `leaves` rows: the leaves of one group together, in order of creation.
 
-    A thought that never closed owns as many rows as its siblings, its one leaf in all of them; so does a prompt for
-    which nothing could be grown.
+    A thought that never closed gets as many rows as its siblings, and its only leaf is repeated in all of them. The
+    same holds for a prompt for which nothing could be grown.
 
     >>> from trainer.tree import Node
     >>> thoughts = [Node(-1, "thought", [1]), Node(-1, "thought", [2])]
@@ -143,5 +143,5 @@ def leaf_rows(tree: Tree, leaves: int) -> list[int]:
 
 
 def _repeats(tree: Tree) -> bool:
-    """Whether rows may repeat a leaf: trees of thoughts, and the one node of a prompt that could not be read."""
+    """Whether rows may repeat a leaf: in trees of thoughts, and for a prompt that could not be read."""
     return tree.nodes[0].kind == "thought" or (len(tree.nodes) == 1 and tree.nodes[0].status == "failed")

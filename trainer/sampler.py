@@ -1,4 +1,4 @@
-"""Which prompt goes where: whole trees, rank-major, reproducible from (seed, epoch) alone."""
+"""Which process gets which prompts: whole trees, rank-major, reproducible from (seed, epoch) alone."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from task.errors import UserError
 class TreeSampler(Sampler[int]):
     """Emits row indices so that every rank receives whole trees.
 
-    accelerate deals consecutive batches to the ranks in turn, so one generation batch is emitted rank-major: for each
-    rank, for each of its prompts, the index `leaves` times; the whole is repeated `repeats` times (TRL draws one batch
-    per micro-step and uses the first of each generation).
+    accelerate deals consecutive batches to the ranks in turn, so a generation batch is emitted rank-major: for each
+    rank, for each of its prompts, the index `leaves` times. The whole is repeated `repeats` times, since TRL draws one
+    batch per micro-step and uses the first of each generation.
 
     Args:
         num_prompts: rows of the dataset.
-        prompts_per_rank: trees one rank grows per generation.
-        leaves: rows a tree has.
+        prompts_per_rank: trees per rank and generation.
+        leaves: rows per tree.
         ranks: number of processes.
         repeats: micro-steps per generation, times `num_iterations`.
-        sync: True: all ranks get the same prompts (a group spans ranks); False: each rank its own.
+        sync: True: all ranks get the same prompts (a group spans ranks); False: each rank gets its own.
         shuffle, seed: a permutation drawn from (seed, epoch), so that a resumed run sees the same order.
 
     Raises:
-        UserError: the dataset has fewer prompts than one generation needs (training would be zero steps).
+        UserError: the dataset has fewer prompts than one generation needs (training would have zero steps).
     """
 
     def __init__(self, num_prompts, prompts_per_rank, leaves, ranks, repeats, sync, shuffle, seed):
@@ -47,7 +47,7 @@ class TreeSampler(Sampler[int]):
         self.epoch = epoch
 
     def prompts_of(self, generation: int, rank: int) -> list[int]:
-        """The prompts `rank` gets in a generation, counted from 0 over the whole run."""
+        """The prompts of `rank` in a generation; generations are counted from 0 over the whole run."""
         epoch, at = divmod(generation, self.num_prompts // self.per_generation)
         chunk = self._order(epoch)[at * self.per_generation : (at + 1) * self.per_generation]
         return chunk if self.sync else chunk[rank * self.prompts_per_rank : (rank + 1) * self.prompts_per_rank]

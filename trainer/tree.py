@@ -1,7 +1,7 @@
 """A rollout is a tree: nodes that store only the tokens they add, with parent indices.
 
-Row views (one row a leaf, as TRL wants it) are derived here and nowhere else, so that a shared token has one owner and
-credit has one writer (`Tree.spread`).
+Row views (one row per leaf, as TRL expects) are derived here and nowhere else: each shared token has one owner, and
+credit is spread over tokens in one place (`Tree.spread`).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ PROMPT = -1
 
 @dataclass
 class Node:
-    """The tokens one stretch of generation (or one observation) adds below its parent.
+    """The tokens that one stretch of generation (or one observation) adds below its parent.
 
     Args:
         parent: index of the parent node in `Tree.nodes`, or `PROMPT` (-1).
@@ -27,12 +27,12 @@ class Node:
         logprobs: log-probability of each token under the distribution it was sampled from, in nats.
         entropies: entropy of that distribution at each token, in nats.
         status: one of `STATUSES`: `length` was cut at its token limit, `unclosed` is a thought that never closed,
-            `failed` is a rollout that could not be made (bad media, tool error). Data, never an exception.
-        group: which tree of the prompt's forest the node belongs to (the thought, in grpo_ma). None is filled in when
-            the node joins a `Tree`: below a node its parent's; the i-th node right below the prompt founds group i.
-        media: an observation with pictures: its `EncodedPrompt`, whose ids are `token_ids` and whose positions start
-            at 0; None for text.
-        extra: what the policy keeps at a node (an environment, the kind of an error); the engine never looks at it.
+            `failed` is a rollout that could not be made (bad media, tool error). A failure is data, not an exception.
+        group: which tree of the prompt's forest the node belongs to (in grpo_ma, which thought). None is filled in when
+            the node joins a `Tree`: a node takes its parent's group, and the i-th root founds group i.
+        media: for an observation with pictures, its `EncodedPrompt`, whose ids are `token_ids` and whose positions
+            start at 0; None for text.
+        extra: what the policy keeps at a node (an environment, the kind of an error); the engine never reads it.
     """
 
     parent: int
@@ -48,13 +48,15 @@ class Node:
 
     @property
     def error(self) -> str | None:
-        """The kind of error that a tool left in `extra`, None where there was none."""
+        """The kind of error that a tool left in `extra`, or None."""
         return self.extra.get("error") if isinstance(self.extra, dict) else getattr(self.extra, "error", None)
 
 
 @dataclass
 class Tree:
-    """All rollouts of one prompt. Parents stand before their children in `nodes`.
+    """All rollouts of one prompt: strictly a forest, since any number of roots may have `PROMPT` as their parent.
+
+    Parents precede their children in `nodes`.
 
     >>> tree = Tree("a")
     >>> th = tree.add(Node(PROMPT, "thought", [1, 2]))
@@ -82,12 +84,12 @@ class Tree:
         return len(self.nodes) - 1
 
     def leaves(self) -> list[int]:
-        """Indices of the nodes that are nobody's parent, in order of creation."""
+        """Indices of the nodes without children, in order of creation."""
         parents = {node.parent for node in self.nodes}
         return [i for i in range(len(self.nodes)) if i not in parents]
 
     def path(self, leaf: int) -> list[int]:
-        """Node indices from the first node below the prompt down to `leaf`."""
+        """Node indices from the root down to `leaf`."""
         indices = []
         while leaf != PROMPT:
             indices.append(leaf)
@@ -95,16 +97,16 @@ class Tree:
         return indices[::-1]
 
     def tokens(self, leaf: int) -> list[int]:
-        """Token ids of the completion that ends in `leaf`."""
+        """Token ids of the completion that ends at `leaf`."""
         return [token for i in self.path(leaf) for token in self.nodes[i].token_ids]
 
     def spread(self, values: dict[int, float] | Sequence[float], leaf: int) -> list[float]:
         """One value per completion token of `leaf`'s row: the value of the node that owns the token.
 
-        `values` maps node index to value; a node on the path without a value raises KeyError or IndexError.
+        `values` maps node indices to values. Raises KeyError or IndexError if a node on the path has no value.
         """
         return [values[i] for i in self.path(leaf) for _ in self.nodes[i].token_ids]
 
     def unique_tokens(self) -> int:
-        """Tokens in the tree, each shared one counted once (the prompt not included)."""
+        """Number of tokens in the tree, without the prompt; shared tokens count once."""
         return sum(len(node.token_ids) for node in self.nodes)

@@ -1,4 +1,4 @@
-"""Group statistics by explicit ids, in float64. NaN is an abstention: it enters no mean and gets no advantage."""
+"""Group statistics by explicit ids, in float64. NaN means no reward: it enters no mean and gets advantage 0."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ EPSILON = 1e-4  # TRL's; the papers name neither the epsilon nor which standard 
 
 
 def standardise(values, groups) -> np.ndarray:
-    """(value - mean of its group) / (sample std of its group + 1e-4), for values of any order.
+    """(value - mean of its group) / (sample std of its group + 1e-4), for values in any order.
 
     Args:
-        values: (N,) floats; NaN where the row abstains.
-        groups: (N,) group ids, whole numbers or texts; members of a group may stand anywhere.
+        values: (N,) floats; NaN for a row without reward.
+        groups: (N,) group ids, integers or strings; members of a group need not be adjacent.
 
     Returns:
-        (N,) float64. Exactly 0 where the value is NaN, the group has one member, or the group's spread is zero, that
-        is when its std is below 1e-6 * max(1, max |value|) (equal float32 rewards are not always equal in float64).
+        (N,) float64. Exactly 0 where the value is NaN, the group has one member, or the group's spread counts as zero:
+        its std is below 1e-6 * max(1, max |value|) (equal float32 rewards are not always equal in float64).
 
     >>> standardise([1, 5, 3], ["a", "b", "a"]).round(3).tolist()
     [-0.707, 0.0, 0.707]
@@ -37,7 +37,7 @@ def standardise(values, groups) -> np.ndarray:
 
 
 def sample_std(values: np.ndarray) -> float:
-    """Sample standard deviation (ddof 1); 0.0 for fewer than two values or a spread below rounding."""
+    """Sample standard deviation (ddof 1); 0.0 for fewer than two values or a spread within rounding error."""
     if len(values) < 2:
         return 0.0
     std = float(values.std(ddof=1))

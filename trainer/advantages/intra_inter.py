@@ -1,4 +1,4 @@
-"""Tree-GRPO: a leaf is compared with the leaves of its own tree, and with all leaves of its prompt.
+"""Tree-GRPO: a leaf is compared with the leaves of its own tree and with all leaves of its prompt.
 
 arXiv 2509.21240, equations 6 and 7. With R_i the reward of leaf i:
 
@@ -6,10 +6,10 @@ arXiv 2509.21240, equations 6 and 7. With R_i the reward of leaf i:
     A_inter(i) = (R_i - mean R over the prompt) / std R over the prompt
     A(i)       = A_intra(i) + A_inter(i)
 
-The paper does not say which std; the released code takes the sample's and adds 1e-6. Here: sample std and 1e-4, as
+The paper does not specify the std; the released code uses the sample std plus 1e-6. Here: sample std plus 1e-4, as
 everywhere (`standardise`). A tree of one leaf has intra part 0 (the released code gives it its raw reward). Every token
-of a leaf's path carries its leaf's value: over a tree the intra parts sum to 0, so a token that all leaves share learns
-by the inter part alone.
+on a leaf's path carries the leaf's value. The intra parts of a tree sum to 0, so a token shared by all of its leaves
+learns from the inter part alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ PARTS = ("intra_inter", "inter", "intra")
 
 
 def intra_inter(rewards, prompts, trees, advantage: str = "intra_inter") -> np.ndarray:
-    """(N,) advantages of N leaves; 0 for a leaf that abstains (NaN).
+    """(N,) advantages of N leaves; 0 for a leaf without reward (NaN).
 
     Args:
-        rewards: (N,) one reward a leaf, NaN for a leaf that abstains.
+        rewards: (N,) one reward per leaf, NaN for a leaf without.
         prompts: (N,) prompt group id of each leaf.
         trees: (N,) tree id of each leaf, unique over all prompts.
-        advantage: the sum, or one part alone (the paper's Table 4: intra alone collapses with small trees; inter alone
-            is plain GRPO on the leaves).
+        advantage: the sum ("intra_inter") or one part alone. In the paper's Table 4, intra alone collapses with small
+            trees; inter alone is plain GRPO on the leaves.
 
     >>> intra_inter([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1]).round(3).tolist()
     [2.207, -1.207, -0.5, -0.5]

@@ -1,7 +1,7 @@
 """Plain GRPO: one advantage per completion, standardised over all completions of its prompt.
 
 DeepSeekMath (arXiv 2402.03300), outcome supervision: A_i = (R_i - mean R) / std R over the G completions of a prompt.
-Sample std and epsilon 1e-4, as TRL.
+Sample std and epsilon 1e-4, as in TRL.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ def leaf_group(rewards, prompts) -> np.ndarray:
     """(N,) advantages of N leaves.
 
     Args:
-        rewards: (N,) one reward a leaf, NaN for a leaf that abstains.
-        prompts: (N,) id of each leaf's prompt group; the order of leaves does not matter.
+        rewards: (N,) one reward per leaf, NaN for a leaf without.
+        prompts: (N,) prompt group id of each leaf; leaves may come in any order.
 
     >>> leaf_group([1, 0, 0, 0], [7, 7, 7, 7]).round(3).tolist()
     [1.5, -0.5, -0.5, -0.5]

@@ -1,16 +1,17 @@
-"""GRPO-MA: a thought is worth the mean reward of its answers, and is compared with the other thoughts.
+"""GRPO-MA: the value of a thought is the mean reward of its answers, standardised over the thoughts of its prompt.
 
-arXiv 2509.24494. With R_km the reward of answer m below thought k of one prompt:
+arXiv 2509.24494. With R_km the reward of answer m to thought k of one prompt:
 
     V(th_k)    = mean over m of R_km
     A(th_k)    = (V_k - mean V) / std V        over the K thoughts of the prompt
     A(ans_km)  = (R_km - mean R) / std R       over all K*M answers of the prompt
 
-The paper states neither the std nor the epsilon: sample std and 1e-4 here, as TRL. Left out: nothing of the estimator;
-`shrinkage` (multiply A(th) by the reliability below) is ours and off by default.
+The paper specifies neither the std nor the epsilon; here they are the sample std and 1e-4, as in TRL. The estimator is
+otherwise the paper's. `shrinkage` (multiply A(th) by the reliability below) is our addition and off by default.
 
-Reliability (ours, from the one-way decomposition of the variance of the K x M rewards):
-rho = between / (between + within / M), the share of the spread of thought values that is not noise of the M answers.
+Reliability (our addition, from the one-way variance decomposition of the K x M rewards):
+rho = between / (between + within / M), the share of the variance of thought values that is not sampling noise of the M
+answers.
 """
 
 from __future__ import annotations
@@ -29,9 +30,10 @@ class ThoughtAnswer:
     Attributes:
         thought: (N,) advantage of each row's thought.
         answer: (N,) advantage of each row's answer.
-        between, within: variance between true thought values, and of answers below one thought (reward units squared).
+        between, within: variance between the true thought values, and of the answers to one thought (squared reward
+            units).
         rho: reliability in [0, 1]; NaN when no prompt has two closed thoughts with two scored answers each.
-        thought_zero_spread, answer_zero_spread: share of prompts whose thought values / rewards do not differ.
+        thought_zero_spread, answer_zero_spread: share of prompts whose thought values / rewards are all equal.
     """
 
     thought: np.ndarray
@@ -44,14 +46,15 @@ class ThoughtAnswer:
 
 
 def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = False) -> ThoughtAnswer:
-    """Dual advantages of N rows (a row is one thought with one of its answers).
+    """Thought and answer advantages of N rows (a row is one thought with one of its answers).
 
     Args:
-        rewards: (N,) reward of each row, NaN for a row that abstains.
+        rewards: (N,) reward of each row, NaN for a row without.
         prompts: (N,) prompt group id of each row.
         thoughts: (N,) thought id of each row, unique over all prompts.
-        closed: (N,) bool, False for rows of a thought that never closed. Such rows take part in both groups with their
-            reward, and in no variance (their M rows are one completion, not M samples). Default: all closed.
+        closed: (N,) bool, False for rows of a thought that never closed. Such rows enter both groups with their reward
+            but are excluded from the variance decomposition (their M rows are one completion, not M samples). Default:
+            all closed.
         shrinkage: multiply the thought advantages of each prompt by its rho.
 
     >>> out = thought_answer([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1])
@@ -87,14 +90,14 @@ def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = Fa
 
 
 def zero_spread_share(values: np.ndarray, groups: np.ndarray) -> float:
-    """Share of groups whose values do not differ (no learning signal)."""
+    """Share of groups whose values are all equal (no learning signal)."""
     ids = np.unique(groups)
     kept = [values[(groups == g) & ~np.isnan(values)] for g in ids]
     return float(np.mean([sample_std(v) == 0.0 for v in kept])) if len(ids) else float("nan")
 
 
 def _decompose(rewards: np.ndarray, thoughts: np.ndarray) -> tuple[float, float, float]:
-    """(between, within, rho) of one prompt's closed rows; NaNs with fewer than two thoughts of two scored answers."""
+    """(between, within, rho) of one prompt's closed rows; NaN unless two thoughts have two scored answers each."""
     samples = [rewards[(thoughts == k) & ~np.isnan(rewards)] for k in np.unique(thoughts)]
     samples = [s for s in samples if len(s) > 1]
     if len(samples) < 2:

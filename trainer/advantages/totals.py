@@ -1,4 +1,4 @@
-"""One reward a row out of several functions, some of which abstain on some rows."""
+"""One reward per row from several functions, some of which abstain on some rows."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import numpy as np
 
 
 def row_totals(values, weights, prompts, judges) -> np.ndarray:
-    """(N,) weighted sums over the functions that did not abstain; NaN for a row that is left out of its group.
+    """(N,) weighted sums over the functions that did not abstain; NaN for a row that is excluded from its group.
 
-    Left out is a row on which every function that counts abstained, and one on which a judge abstained that scored
-    another row of the prompt: without its part such a row would stand there as a wrong answer.
+    A row is excluded if every function with a nonzero weight abstained on it, or if a judge abstained on it that scored
+    another row of the same prompt: without that part of its reward the row would look like a wrong answer.
 
     Args:
         values: (N, F) rewards, NaN where a function abstains.
-        weights: (F,); a function of weight 0 is looked at by nobody.
+        weights: (F,); functions of weight 0 are ignored.
         prompts: (N,) prompt group id of each row.
-        judges: (F,) bool, True for functions that abstain on all rows of a prompt or have failed on those they do.
+        judges: (F,) bool, True for functions that either score a prompt or abstain on all of its rows, so that
+            abstaining on some rows only means that they failed there.
 
     >>> row_totals([[1, 1], [1, np.nan], [1, 0], [1, np.nan]], [0.5, 1], [0, 0, 0, 1], [True, True]).tolist()
     [1.5, nan, 0.5, 0.5]

@@ -1,6 +1,6 @@
-"""The model's side of a batch: prefill, then one token a row, with explicit positions and a forking cache."""
+"""Forward passes of a batch: prefill, then one token per row, with explicit positions and a forking cache."""
 
-# R live rows, B prompts, P padded prompt length, L slots in use, A rows that enter, m tokens fed to them, V vocabulary
+# R live rows, B prompts, P padded prompt length, L slots in use, A entering rows, m tokens fed to them, V vocabulary
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ FORKABLE = {"full_attention", "sliding_attention"}
 
 @dataclass(frozen=True)
 class PendingTokens:
-    """Tokens that go below what a row already holds.
+    """Tokens of a row whose keys and values are still to be computed.
 
     Args:
-        states: keys and values (n, F) of everything above.
+        states: keys and values (n, F) of everything before them.
         ids: m >= 1 token ids.
         positions: (m,), or (3, m) for multimodal rotary positions.
-        media: EncodedPrompt each, whose placeholders are among `ids`, in their order.
+        media: the EncodedPrompts whose placeholders are among `ids`, in order.
     """
 
     states: Tensor
@@ -37,15 +37,16 @@ class PendingTokens:
 class BatchForward:
     """Runs the model over rows that grow together.
 
-    All rows end in the same slot; `pads` slots at the left of a row are not its own and masked. So a row's slots are
-    always in one piece, which a sliding window needs. Positions are always given (for mrope three a token), a row's
-    next one is kept here, so what a model remembers of its last call has no say.
+    All rows end in the same slot; the first `pads` slots of a row are padding and masked. So a row's slots are always
+    contiguous, as sliding-window attention requires. Positions are always passed explicitly (three per token for
+    mrope), and each row's next position is kept here, so results never depend on state that the model keeps between
+    calls.
 
     Args:
         model: the bare model.
         module: its VLMModule, for `batch_media`.
-        prompts: EncodedPrompt each.
-        pad_id: fills the left of the shorter prompts; any id that stands for no picture.
+        prompts: one EncodedPrompt per row.
+        pad_id: left padding of the shorter prompts; any id that is no media placeholder.
     """
 
     def __init__(self, model, module, prompts: list, pad_id: int):
@@ -61,11 +62,11 @@ class BatchForward:
 
     @property
     def length(self) -> int:
-        """L, of which a row's own are the last L - pads[row]."""
+        """L; the last L - pads[row] slots belong to the row."""
         return self.cache.get_seq_length()
 
     def prefill(self) -> Tensor:
-        """Logits (B, V) after each prompt. Pictures are encoded here and never again."""
+        """Logits (B, V) after each prompt. Pictures of prompts are encoded only here."""
         rows = [[self.pad_id] * pad + prompt.ids for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
@@ -73,37 +74,37 @@ class BatchForward:
         return self._call(self.cache, ids, positions, mask, **self._media(self.prompts))[:, -1]
 
     def select(self, sources: list[int]) -> None:
-        """Row i becomes what row sources[i] was."""
+        """Row i becomes a copy of the old row sources[i]."""
         self.cache.select_rows(sources)
         self.next_position = self.next_position[torch.tensor(sources, dtype=torch.long, device=self.device)]
         self._set_pads([self.pads[source] for source in sources])
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Feeds one token of every row, (R,) -> logits (R, V) after it."""
+        """Feeds one token per row, (R,), and returns the logits (R, V) after it."""
         self.fed_tokens += len(tokens)
         positions = self.next_position[:, None].expand(*self.axes, -1, 1)
         self.next_position = self.next_position + 1
         return self._call(self.cache, tokens[:, None], positions, self._mask())[:, -1]
 
     def take(self, row: int, begin: int, end: int) -> Tensor:
-        """A copy of the keys and values of slots begin..end-1 of a row, (end - begin, F)."""
+        """A copy of the keys and values of slots [begin, end) of a row, (end - begin, F)."""
         return self.cache.take(row, begin, end)
 
     def enter(self, states: list[Tensor], next_positions: list[int]) -> None:
-        """Appends rows that hold `states` (n, F) each, the next token of each at its next position."""
+        """Appends rows with the given states (n, F) and next positions."""
         own = [self.length - pad for pad in self.pads] + [len(row) for row in states]
         self.cache.enter_rows(states, max(own))
         self.next_position = torch.cat([self.next_position, torch.tensor(next_positions, device=self.device)])
         self._set_pads([max(own) - slots for slots in own])
 
     def extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], Tensor]:
-        """Feeds all tokens of rows that are not live, in one pass.
+        """Computes the pending tokens of rows that are not live, in one pass.
 
-        Returns the keys and values (m, F) of each row's new tokens, and the logits (A, V) after its last one.
+        Returns the keys and values (m, F) of each row's new tokens, and the logits (A, V) after its last token.
         """
         above, sizes = max(len(row.states) for row in rows), [len(row.ids) for row in rows]
         self.fed_tokens += sum(sizes)
-        # New tokens are padded on the right: a row's slots stay in one piece, and no token of it sees what follows.
+        # New tokens are padded on the right: a row's slots stay contiguous, and no token attends to the padding.
         fill = [max(sizes) - size for size in sizes]
         ids = torch.tensor([row.ids + [self.pad_id] * pad for row, pad in zip(rows, fill, strict=True)])
         positions = torch.stack([F.pad(row.positions, (0, pad)) for row, pad in zip(rows, fill, strict=True)], dim=-2)
@@ -127,7 +128,7 @@ class BatchForward:
         return {name: values.to(self.device) for name, values in self.module.batch_media(prompts).items()}
 
     def _mask(self) -> Tensor | None:
-        """Which of the L + 1 slots a row's newest token sees: all but the padding."""
+        """Which of the L + 1 slots a row's newest token attends to: all but the padding."""
         if not self.padded and (self.mask_axes == 2 or self.device.type == "cuda"):
             return None
         mask = torch.arange(self.length + 1, device=self.device) >= self._pads
@@ -147,17 +148,17 @@ class BatchForward:
 
 
 def _cache_argument(model) -> str:
-    # transformers renamed it within the versions we support
+    # renamed by transformers within the supported versions
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _mask_axes(model) -> int:
-    """Axes of the mask for one new token: 4 where the attention takes (R, 1, 1, L) as it is, else 2.
+    """Axes of the mask for one new token: 4 if the attention takes (R, 1, 1, L) unchanged, else 2.
 
-    A ready mask spares transformers the making of one at every step, and its presence makes sdpa on a CPU 1.7 times
-    as fast for a single token with grouped heads (they are then folded into one call a key-value head).
+    With a 4-D mask transformers need not build one at every step, and sdpa on a CPU is 1.7 times as fast for a single
+    token with grouped heads (they are then folded into one call per key-value head).
 
-    Raises UserError for a model whose layers keep a state that is not keys and values.
+    Raises UserError for a model with layers whose state is not keys and values.
     """
     config = model.config.get_text_config()
     kinds = set(getattr(config, "layer_types", None) or ["full_attention"])

@@ -1,4 +1,4 @@
-"""Calls to tools that run in threads while rows decode, and come back at fixed points of the decoding."""
+"""Tool calls that run in threads while rows decode; their results are collected at fixed decoding steps."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ EVERY = 8  # steps
 
 @dataclass(frozen=True)
 class Arrival:
-    """What came back for the node that called."""
+    """The result of a call, and the node that made it."""
 
     prompt: int
     node: int
@@ -28,16 +28,16 @@ class _PendingCall:
 
 
 class Calls:
-    """Calls that are out, in the order in which they were made.
+    """The pending calls, in the order in which they were made.
 
-    When a call comes back must not depend on how fast it was: the rows that decode together, and with them the random
-    numbers a row gets, would change from run to run. So calls come back at every 8th step, each after at least 8 steps
-    and waited for if need be, and all of them when no row is left to decode. A tool that takes less time than 8 steps
-    is never waited for while rows decode, and several that take longer are waited for together.
+    When a result is collected must not depend on how fast the tool was: otherwise the rows that decode together, and
+    with them the random numbers of each row, would change from run to run. So results are collected at every 8th step,
+    from calls that are at least 8 steps old, waiting for them if necessary; and from all calls when no row is left to
+    decode. A tool that takes less time than 8 steps never makes decoding wait, and slower ones are awaited together.
 
     Args:
-        limit: the most calls that run at a time; more wait for their turn.
-        blank_id: the one token of the observation of a call that raised.
+        limit: how many calls may run at the same time; further ones are queued.
+        blank_id: the single token of the observation of a call that raised.
     """
 
     def __init__(self, limit: int, blank_id: int):
@@ -56,14 +56,14 @@ class Calls:
 
     @property
     def prompts(self) -> set[int]:
-        """The prompts that wait for a call."""
+        """The prompts with pending calls."""
         return {call.prompt for call in self._pending}
 
     def submit(self, prompt: int, node: int, call: Call, step: int) -> None:
         self._pending.append(_PendingCall(prompt, node, step, self._pool.submit(call.run)))
 
     def arrivals(self, step: int, idle: bool) -> list[Arrival]:
-        """The calls that come back at this step, waited for, in the order in which they were made."""
+        """Waits for the results due at this step; in the order of their calls. `idle`: no row is left to decode."""
         if not idle and step % EVERY:
             return []
         due = [call for call in self._pending if idle or call.step <= step - EVERY]

@@ -1,4 +1,4 @@
-"""One batch of trees from its prompts to its leaves."""
+"""Grows one batch of trees from the prompts to the leaves."""
 
 # R live rows, V vocabulary
 
@@ -20,13 +20,13 @@ from trainer.tree import Node, Tree
 
 
 class Growth:
-    """Samples, ends, forks, parks and brings back the rows of one batch.
+    """Samples, ends, forks, parks and resumes the rows of one batch.
 
     Args:
-        forward, rows, calls, sampler: the parts, made for this batch.
-        policy: where to fork.
-        trees: one a prompt.
-        stats: the engine's counts, added to.
+        forward, rows, calls, sampler: the components, created for this batch.
+        policy: decides where to fork.
+        trees: one per prompt.
+        stats: the engine's counters, incremented here.
         progress: called after each step with the tokens sampled so far.
     """
 
@@ -49,7 +49,7 @@ class Growth:
         self.steps = 0
 
     def run(self) -> None:
-        """Grows until no row is left, no call is out and nothing is to be branched from."""
+        """Grows until no row is live, no call is pending and the policy wants no further branches."""
         logits = self.forward.prefill()
         while True:
             logits = self._enter(logits)
@@ -57,14 +57,14 @@ class Growth:
                 break
             logits, distinct = self._fork(logits)
             self._sample(logits, distinct)
-            self._leave()
+            self._finish()
             if self.rows:
                 logits = self.forward.step(self.rows.newest)
                 self.stats["steps"] += 1
             self.steps += 1
 
     def _fork(self, logits: Tensor) -> tuple[Tensor, list]:
-        """Gives the rows that wait their children; new logits (R, V), and the rows that draw distinct tokens."""
+        """Replaces forking rows by their children; returns logits (R, V) and the rows that draw distinct tokens."""
         forking = self.rows.forking
         if not forking:
             return logits, []
@@ -76,7 +76,7 @@ class Growth:
         return logits[torch.tensor(sources, device=logits.device)], distinct
 
     def _sample(self, logits: Tensor, distinct: list) -> None:
-        """One token a row, and the forks that the policy wants before it."""
+        """Samples one token per row, and forks before it where the policy asks for that."""
         usual = self.sampler.sampling
         history = None if usual.repetition_penalty == 1 else self.rows.history(self.forward.prompts)
         temperature = self.rows.temperatures(usual.temperature)
@@ -91,7 +91,7 @@ class Growth:
             self.progress(self.stats["generated_tokens"])
 
     def _split(self, wanted: list[int], drawn_from: tuple, drawn: tuple) -> None:
-        """Asks about each wanted row, the higher entropy first; siblings draw from what the row drew from."""
+        """Asks the policy about each candidate row, highest entropy first; siblings draw from the same distribution."""
         tokens, logprobs, entropies = (values.tolist() for values in drawn)
         sources, siblings = list(range(len(self.rows))), []
         for index in sorted(wanted, key=lambda index: -entropies[index]):
@@ -111,25 +111,25 @@ class Growth:
             self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*siblings, strict=True)))
             self.forward.select(sources)
 
-    def _leave(self) -> None:
-        """Ends what ended with the last token: children, a call, or a leaf."""
-        left = self.rows.finish(self.policy)
-        if not left:
+    def _finish(self) -> None:
+        """Handles the nodes that ended with the last token: they get children, make a call, or are leaves."""
+        finished = self.rows.finish(self.policy)
+        if not finished:
             return
-        for row in left:
+        for row in finished:
             if row.call is not None or self.expands:
                 self.parked.keep(row.row, row.prompt, row.node)
             if row.call is not None:
                 self._call(row.prompt, row.node, row.call)
-        self.forward.select(self.rows.drop(left))
-        self._ended({row.prompt for row in left})
+        self.forward.select(self.rows.drop(finished))
+        self._expand_or_free({row.prompt for row in finished})
 
     def _call(self, prompt: int, node: int, call: Call) -> None:
         self.stats["calls"] += 1
         self.calls.submit(prompt, node, call, self.steps)
 
-    def _ended(self, prompts: set[int]) -> None:
-        """Asks for more of those trees that have nothing live, out or entering any more."""
+    def _expand_or_free(self, prompts: set[int]) -> None:
+        """Asks the policy for branches of trees with nothing live, pending or entering; frees the finished ones."""
         busy = self.rows.prompts | self.calls.prompts | {fork.prompt for fork in self.entering}
         for prompt in sorted(prompts - busy):
             branches = self.policy.expand(self.trees[prompt]) if self.expands else []
@@ -140,12 +140,12 @@ class Growth:
                 self.parked.free(prompt)
 
     def _enter(self, logits: Tensor) -> Tensor:
-        """Brings in what came back and what is branched from; logits (R, V) of all rows then live."""
+        """Collects tool results and adds the rows that resume or branch; returns the logits (R, V) of all live rows."""
         while True:
             arrivals = self.calls.arrivals(self.steps, idle=not (self.rows or self.entering))
             for arrival in arrivals:
                 self._observe(arrival)
-            self._ended({arrival.prompt for arrival in arrivals})
+            self._expand_or_free({arrival.prompt for arrival in arrivals})
             if self.rows or self.entering or not self.calls:
                 break
         forks, self.entering = self.entering, []
@@ -160,10 +160,10 @@ class Growth:
         return torch.cat([logits[: len(self.rows) - len(forks)], torch.stack(after)])
 
     def _observe(self, arrival: Arrival) -> None:
-        """Adds what came back as a node and asks the policy what follows."""
+        """Adds a call's result as an observation node and asks the policy what follows."""
         tree, observed = self.trees[arrival.prompt], arrival.observed
         parent = tree.nodes[arrival.node]
-        assert observed.token_ids, f"an observation of tree {tree.prompt_id} has no token"
+        assert observed.token_ids, f"an observation of tree {tree.prompt_id} has no tokens"
         node = tree.add(
             Node(
                 arrival.node,
@@ -184,7 +184,7 @@ class Growth:
             self._call(arrival.prompt, node, following)
 
     def _feed(self, forks: list[Fork]) -> list[Tensor]:
-        """The logits (V,) after each fork's node; what is not known is computed in one pass."""
+        """The logits (V,) after each fork's node; those not kept are computed in one pass."""
         places = list(dict.fromkeys((fork.prompt, fork.node) for fork in forks))
         known = {place: self.parked.border(*place) for place in places}
         missing = [place for place in places if known[place] is None]

@@ -1,11 +1,11 @@
-"""A key-value cache whose rows can be forked and dropped in place, taken out, and put in again.
+"""A key-value cache whose rows can be forked and dropped in place, copied out and put back in.
 
-transformers' DynamicCache copies all keys and values at every step (torch.cat) and again whenever a row leaves. Here
-a step writes one slot, and a fork or a leaving row copies just the rows that move. Outside, the keys and values of n
-slots of one row are one tensor (n, F): all layers side by side, so that their heads need not agree.
+transformers' DynamicCache copies all keys and values at every step (torch.cat) and whenever a row leaves. Here a step
+writes one slot, and forking or dropping copies only the rows that move. Outside the cache, the keys and values of n
+slots of one row are one tensor (n, F) with all layers side by side, so layers may differ in their numbers of heads.
 """
 
-# R rows, A rows that enter, H key-value heads, L length (slots in use), D head size, F sum of H * D over layers
+# R rows, A entering rows, H key-value heads, L length (slots in use), D head size, F sum of H * D over layers
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SPARE = 64
 
 
 class ForkingLayer(DynamicLayer):
-    """Keys and values of one layer: views (R, H, L, D) of buffers that have room for more rows and slots."""
+    """Keys and values of one layer: views (R, H, L, D) of buffers with spare rows and slots."""
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
         super().lazy_initialization(key_states, value_states)
@@ -29,7 +29,7 @@ class ForkingLayer(DynamicLayer):
         self.values = self._value_room = value_states.new_empty(rows, heads, 0, value_states.shape[-1])
 
     def update(self, key_states: Tensor, value_states: Tensor, *args, **kwargs) -> tuple[Tensor, Tensor]:
-        """Writes the new states behind the old ones; returns all keys and values as views."""
+        """Appends the new states; returns all keys and values as views."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
         rows, _, length, _ = self.keys.shape
@@ -40,7 +40,7 @@ class ForkingLayer(DynamicLayer):
         return self.keys, self.values
 
     def move_rows(self, rows: int, targets: Tensor, sources: Tensor) -> None:
-        """Makes it `rows` rows, of which row targets[i] is a copy of the old row sources[i]; the others stay."""
+        """Resizes to `rows` rows; row targets[i] becomes a copy of the old row sources[i], the others stay."""
         if len(targets):
             old_keys = self.keys.index_select(0, sources)
             old_values = self.values.index_select(0, sources)
@@ -50,9 +50,9 @@ class ForkingLayer(DynamicLayer):
             self.values.index_copy_(0, targets, old_values)
 
     def enter(self, key_states: Tensor, value_states: Tensor, length: int) -> None:
-        """Appends rows (A, H, N, D), N <= length; all rows keep or get `length` slots and end in the same one.
+        """Appends rows (A, H, N, D), N <= length; afterwards all rows have `length` slots and end in the same one.
 
-        What is too much is cut on the left, and what is missing there is 0, since a masked slot must still be finite.
+        Longer rows are cut on the left and shorter ones are padded there with 0, since masked slots must be finite.
         """
         self.keys, self._key_room = _appended(self.keys, key_states, length)
         self.values, self._value_room = _appended(self.values, value_states, length)
@@ -63,7 +63,7 @@ class ForkingLayer(DynamicLayer):
     batch_repeat_interleave = reorder_cache = batch_select_indices
 
     def _resize(self, rows: int, length: int) -> None:
-        """Points the views at the first rows and slots, in larger buffers if these do not fit."""
+        """Points the views at the first rows and slots, after enlarging the buffers if necessary."""
         room_rows, _, room_length, _ = self._key_room.shape
         if rows > room_rows or length > room_length:
             room_rows = room_rows if rows <= room_rows else max(rows, room_rows * 3 // 2)
@@ -75,13 +75,13 @@ class ForkingLayer(DynamicLayer):
 
 
 class ForkingCache(Cache):
-    """One `ForkingLayer` a layer; hand it to a model as its cache."""
+    """One `ForkingLayer` per layer; pass it to a model as its cache."""
 
     def __init__(self):
         super().__init__(layer_class_to_replicate=ForkingLayer)
 
     def select_rows(self, sources: list[int]) -> None:
-        """Row i becomes what row sources[i] was. Rows with sources[i] == i are not touched.
+        """Row i becomes a copy of the old row sources[i]. Rows with sources[i] == i are not touched.
 
         >>> cache = ForkingCache()
         >>> keys, _ = cache.update(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), layer_idx=0)
@@ -96,24 +96,24 @@ class ForkingCache(Cache):
             layer.move_rows(len(sources), targets, origins)
 
     def take(self, row: int, begin: int, end: int) -> Tensor:
-        """A copy of slots begin..end-1 of a row, (end - begin, F)."""
+        """A copy of slots [begin, end) of a row, (end - begin, F)."""
         states = [states[row, :, begin:end] for layer in self.layers for states in (layer.keys, layer.values)]
         return torch.cat([states.transpose(0, 1).flatten(1) for states in states], dim=1)
 
     def enter_rows(self, states: list[Tensor], length: int) -> None:
-        """Appends a row of each of the states (n, F), n <= length, see `ForkingLayer.enter`."""
+        """Appends one row for each of the states (n, F), n <= length; see `ForkingLayer.enter`."""
         for layer, (keys, values) in zip(self.layers, self._by_layer(states), strict=True):
             layer.enter(keys, values, length)
 
     def with_rows(self, states: list[Tensor]) -> ForkingCache:
-        """Another cache of the same layers that holds these rows alone, ending in the same slot."""
+        """Another cache of the same layers with only these rows, all ending in the same slot."""
         cache = ForkingCache()
         for index, (keys, values) in enumerate(self._by_layer(states)):
             cache.update(keys, values, index)
         return cache
 
     def _by_layer(self, states: list[Tensor]) -> Iterator[list[Tensor]]:
-        """Keys and values (A, H, N, D) of each layer, filled with 0 on the left."""
+        """Keys and values (A, H, N, D) of each layer, padded with 0 on the left."""
         longest, begin = max(map(len, states)), 0
         padded = torch.stack([F.pad(row, (0, 0, longest - len(row), 0)) for row in states])
         for layer in self.layers:
@@ -127,7 +127,7 @@ class ForkingCache(Cache):
 
 
 def _appended(old: Tensor, new: Tensor, length: int) -> tuple[Tensor, Tensor]:
-    """The view and the room of old rows (R, H, L, D) and new ones (A, H, N, D), right-aligned in `length` slots."""
+    """(view, buffer) of old rows (R, H, L, D) and new rows (A, H, N, D), right-aligned in `length` slots."""
     rows = len(old) + len(new)
     room = new.new_zeros(rows, new.shape[1], length + SPARE, new.shape[3])
     for at, states in ((slice(len(old)), old), (slice(len(old), rows), new)):

@@ -1,4 +1,4 @@
-"""Which node each live row is growing, what it has sampled so far, and where it ends or forks."""
+"""Which node each live row is growing, what it has sampled so far, and when it ends or forks."""
 
 # R live rows, B prompts, S columns sampled so far, V vocabulary
 
@@ -30,9 +30,9 @@ class Fork:
 
 @dataclass
 class Row:
-    """One live row: the node it is growing (or that just ended, if `fork` is set), and its first and last column.
+    """One live row: the node it grows (or that has just ended, if `fork` is set), and its first and last column.
 
-    `above` are the tokens of the node's segment that a fork inside it gave to the nodes above.
+    `above`: tokens of the node's segment that a fork inside the segment has moved to its ancestors.
     """
 
     prompt: int
@@ -47,7 +47,7 @@ class Row:
 
 @dataclass(frozen=True)
 class FinishedRow:
-    """A row that has nothing to sample: a leaf, or a node that waits for a call."""
+    """A row with nothing left to sample: a leaf, or a node that waits for a call."""
 
     row: int
     prompt: int
@@ -58,16 +58,16 @@ class FinishedRow:
 class LiveRows:
     """The rows of one batch. All of them sample in the same column, whatever their depth.
 
-    Nodes are cut out of the columns when they end. Whoever holds more tensors in row order follows the `sources` that
-    the methods return: row i became what row sources[i] was.
+    A node's tokens are copied out of the columns when it ends. Callers that hold other tensors in row order must
+    reorder them by the `sources` that the methods return: row i is a copy of the old row sources[i].
 
     Args:
-        trees: the trees to fill, one a prompt.
+        trees: the trees to fill, one per prompt.
         first: what to sample after each prompt.
         eos_ids: tokens that end a rollout.
-        matcher: gives the StopMatcher of a stop string.
+        matcher: returns the StopMatcher of a stop string.
         vocab_size: V.
-        device: where the sampled tokens are.
+        device: of the sampled tokens.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class LiveRows:
 
     @property
     def prompts(self) -> set[int]:
-        """The prompts that have rows."""
+        """The prompts with live rows."""
         return {row.prompt for row in self.rows}
 
     @property
@@ -103,11 +103,11 @@ class LiveRows:
 
     @property
     def forking(self) -> list[tuple[int, Fork]]:
-        """The rows that wait for children."""
+        """(index, fork) of the rows that wait for children."""
         return [(index, row.fork) for index, row in enumerate(self.rows) if row.fork is not None]
 
     def enter(self, forks: list[Fork]) -> None:
-        """Appends rows that wait for their children."""
+        """Appends one row per fork, which waits for its children."""
         if not self.rows:
             self.columns, self._tokens, self._stats = 0, self._tokens[:, :0], self._stats[:, :, :0]
         self.rows += [Row(fork.prompt, fork.node, fork=fork) for fork in forks]
@@ -115,9 +115,9 @@ class LiveRows:
         self._stats = F.pad(self._stats, (0, 0, 0, len(forks)))
 
     def fork(self) -> tuple[list[int], list[tuple[list[int], tuple[int, ...]]]]:
-        """Replaces each row that waits for children by them.
+        """Replaces each row that waits for children by these.
 
-        Returns the sources, and for each fork with distinct first tokens its rows and the tokens taken before: none.
+        Returns the sources, and for each fork with distinct first tokens its rows and the tokens already taken (none).
         """
         sources, distinct = list(range(len(self.rows))), []
         for source, fork in self.forking:
@@ -132,17 +132,17 @@ class LiveRows:
         return sources, distinct
 
     def append(self, tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> None:
-        """Takes one sampled token a row."""
+        """Appends one sampled token per row."""
         if self.columns == self._tokens.shape[1]:
             self._tokens, self._stats = F.pad(self._tokens, (0, ROOM)), F.pad(self._stats, (0, ROOM))
         self.columns += 1
         self._write(slice(None), tokens, logprobs, entropies)
 
     def finish(self, policy: Policy) -> list[FinishedRow]:
-        """Closes the nodes that ended with the last token, asks the policy what follows; names rows to `drop`."""
+        """Closes nodes that ended with the last token, asks the policy what follows; returns rows to `drop`."""
         column = self.columns - 1
         may_end = self._ends[self._table, self._tokens[:, column]] | (self._last == column)
-        left = []
+        finished = []
         for index in may_end.nonzero().flatten().tolist():
             row = self.rows[index]
             token_ids = self.grown(index)
@@ -155,12 +155,12 @@ class LiveRows:
             if isinstance(following, Segment):
                 row.fork = Fork(row.prompt, row.node, following)
             else:
-                left.append(FinishedRow(index, row.prompt, row.node, following))
-        return left
+                finished.append(FinishedRow(index, row.prompt, row.node, following))
+        return finished
 
-    def drop(self, left: list[FinishedRow]) -> list[int]:
-        """Gives up rows; the last rows move into the holes. Returns the sources."""
-        leaving = {row.row for row in left}
+    def drop(self, finished: list[FinishedRow]) -> list[int]:
+        """Removes rows; the last rows move into their places. Returns the sources."""
+        leaving = {row.row for row in finished}
         count = len(self.rows) - len(leaving)
         movers = [index for index in range(count, len(self.rows)) if index not in leaving]
         sources = [movers.pop() if index in leaving else index for index in range(count)]
@@ -173,9 +173,9 @@ class LiveRows:
         return self._tokens[index, self.rows[index].start : self.columns].tolist()
 
     def split(self, index: int, count: int) -> list[int]:
-        """Forks a row before its newest token into `count` nodes, itself among them; the others have no token yet.
+        """Forks a row before its newest token into `count` nodes, itself included; the others have no token yet.
 
-        Returns the indices of the new rows, which `spread` makes.
+        Returns the indices of the new rows; `spread` completes them.
         """
         row, tree = self.rows[index], self.trees[self.rows[index].prompt]
         token_ids = self.grown(index)
@@ -196,7 +196,7 @@ class LiveRows:
         self._write(torch.tensor(rows, device=self._tokens.device), *drawn)
 
     def history(self, prompts: list) -> Tensor:
-        """Ids (R, T) of each row from its prompt on; the first one fills up what is shorter."""
+        """Ids (R, T) of each row, prompt included; shorter rows are padded on the left with their first id."""
         paths = []
         for index, row in enumerate(self.rows):
             tree = self.trees[row.prompt]
@@ -206,7 +206,7 @@ class LiveRows:
         return torch.tensor(filled, device=self._tokens.device)
 
     def temperatures(self, usual: float) -> Tensor | None:
-        """(R, 1), or None if all are the usual one."""
+        """(R, 1), or None if all rows have the usual temperature."""
         values = [usual if row.segment.temperature is None else row.segment.temperature for row in self.rows]
         return None if set(values) == {usual} else torch.tensor(values, device=self._tokens.device)[:, None]
 
@@ -217,7 +217,7 @@ class LiveRows:
         return Row(fork.prompt, node, segment, self.columns, self.columns + segment.max_tokens - 1, matchers)
 
     def _ended(self, row: Row, token_ids: list[int]) -> str | None:
-        """How the row's node ended with its last token; closing comes before the end of sequence and the limit."""
+        """How the row's node ended, None if it did not; a stop string takes precedence over EOS and the limit."""
         newest = token_ids[-1]
         whole, goes_on = [*row.above, *token_ids], row.segment.goes_on
         stopped = any(matcher.candidates[newest] and matcher.matches(whole) for matcher in row.matchers)
@@ -253,7 +253,7 @@ class LiveRows:
 
 
 def _group(tree: Tree, fork: Fork) -> int:
-    """The group the fork's next node founds or joins."""
+    """The group that the fork's next node founds or joins."""
     if fork.segment.group is not None:
         return fork.segment.group
     if fork.node != PROMPT:

@@ -1,4 +1,4 @@
-"""LoRA folded into the base weights while rollouts are sampled: one matrix product a layer instead of three."""
+"""LoRA merged into the base weights while rollouts are sampled: one matrix product per layer instead of three."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from peft.tuners.lora import Linear
 
 @contextmanager
 def merged_lora(model):
-    """Inside the block, float32 LoRA layers compute with W + BA; afterwards the very same W is back, bit for bit.
+    """Inside the block, float32 LoRA layers compute with W + BA; afterwards W is restored bit for bit.
 
-    Only plain float32 weights are folded: in bfloat16 the sum would round most of a young adapter away, and the
-    rollouts would come from another policy than the one trained. Quantised, sharded and DoRA layers are left alone, and
-    a weight that other layers hold too: what an adapter on the LM head adds must not reach tied embeddings.
+    Only plain float32 weights are merged: in bfloat16 the sum would round off most of a barely trained adapter, and the
+    rollouts would come from a policy other than the one trained. Quantised, sharded and DoRA layers are left alone, and
+    so are weights shared with other layers: an adapter on the LM head must not change tied embeddings.
     """
     kept = []
     holders = Counter(id(weight) for layer in model.modules() for weight in layer.parameters(recurse=False))
@@ -36,7 +36,7 @@ def merged_lora(model):
 def _can_fold(layer) -> bool:
     if not isinstance(layer, Linear) or layer.merged or layer.disable_adapters or layer.lora_variant:
         return False
-    if any(layer.lora_bias.values()):  # it would be lost: the delta is of the weight alone
+    if any(layer.lora_bias.values()):  # the delta weight does not include it
         return False
     weight = layer.get_base_layer().weight
     plain = type(weight) is torch.nn.Parameter and weight.dtype == torch.float32 and not hasattr(weight, "ds_id")

@@ -1,4 +1,4 @@
-"""The keys and values of rows that are not live: those that wait for a call, and those that may be branched from."""
+"""Keys and values of rows that are not live: of rows that wait for a call, and of points to branch from."""
 
 # n tokens, F features of a slot's keys and values, V vocabulary
 
@@ -12,15 +12,15 @@ from trainer.tree import PROMPT, Node, Tree
 
 
 class Parked:
-    """Keys and values of the trees of a batch, each token's once, whatever number of rows it is part of.
+    """Keys and values of the trees of a batch, stored once per token however many rows share it.
 
-    A tree takes as much memory here as one row with all of its tokens, beside the rows that are live; `free` gives it
-    back. For a model of 36 layers with 2 key-value heads of 128 in bfloat16 that is 36 KiB a token; the logits of a
-    border are another 300 KB for a vocabulary of 150 k.
+    In addition to the live rows, a tree takes as much memory as one row with all of its tokens; `free` releases it. For
+    a model of 36 layers with 2 key-value heads of 128 in bfloat16 that is 36 KiB per token; the logits kept at the end
+    of a node are another 300 KB for a vocabulary of 150 k.
 
     Args:
         forward: holds the live rows.
-        trees: one a prompt of `forward`.
+        trees: one per prompt of `forward`.
     """
 
     def __init__(self, forward: BatchForward, trees: list[Tree]):
@@ -30,14 +30,14 @@ class Parked:
         self._borders: list[dict[int, Tensor]] = [{} for _ in trees]
 
     def keep(self, row: int, prompt: int, node: int) -> None:
-        """Keeps what live row `row` holds: everything down to `node`, whose last token was not fed."""
+        """Keeps the states of live row `row`: everything down to `node`, without its last token, which was not fed."""
         states, end = self._states[prompt], self.forward.length
         count = self._count(prompt, node) - 1
         while self._held(prompt, node) != count:
             states[node] = [self.forward.take(row, end - count, end)]
             end -= count
             if node == PROMPT:
-                assert end == self.forward.pads[row], "a row holds other tokens than its path"
+                assert end == self.forward.pads[row], "a row holds tokens other than those of its path"
                 return
             node = self.trees[prompt].nodes[node].parent
             count = self._count(prompt, node)
@@ -47,16 +47,16 @@ class Parked:
         self._borders[prompt][node] = logits.clone()
 
     def border(self, prompt: int, node: int) -> Tensor | None:
-        """The logits (V,) after a node's last token, None where they are not kept."""
+        """The logits (V,) after a node's last token, or None if they were not kept."""
         return self._borders[prompt].get(node)
 
     def pending(self, prompt: int, node: int) -> PendingTokens:
-        """The tokens down to `node` whose states are not here yet; the last one again if all of them are."""
+        """The tokens down to `node` whose states are not stored yet; if all are, the last token again."""
         nodes = self._nodes(prompt, node)
         states, ids = self.row(prompt, node), [token for below in nodes for token in below.token_ids]
         above = len(self.prompts[prompt].ids)
         held = min(len(states) - above, len(ids) - 1)
-        assert held >= 0, "a prompt's end is branched from by its logits"
+        assert held >= 0, "branches at the end of a prompt use its kept logits"
         media, depth = [], 0
         for below in nodes:
             if below.media is not None and depth >= held:
@@ -65,23 +65,23 @@ class Parked:
         return PendingTokens(states[: above + held], ids[held:], self._positions(prompt, nodes)[..., held:], media)
 
     def store(self, prompt: int, node: int, states: Tensor) -> None:
-        """Keeps the states (m, F) of the tokens that `pending` named, where they are new."""
+        """Stores the states (m, F) of the tokens that `pending` returned, except those already stored."""
         while missing := self._count(prompt, node) - (self._held(prompt, node) or 0):
             states, new = states.split([len(states) - missing, missing])
             self._states[prompt].setdefault(node, []).append(new)
             node = self.trees[prompt].nodes[node].parent
 
     def row(self, prompt: int, node: int) -> Tensor:
-        """The states (n, F) of prompt and path down to `node`, as far as they are here."""
+        """The stored states (n, F) of the prompt and the path down to `node`."""
         path = [PROMPT, *self.trees[prompt].path(node)]
         return torch.cat([states for i in path for states in self._states[prompt].get(i, ())])
 
     def next_position(self, prompt: int, node: int) -> int:
-        """The position of a token that follows `node`."""
+        """The position of the first token after `node`."""
         return self.prompts[prompt].next_position + sum(map(_advance, self._nodes(prompt, node)))
 
     def free(self, prompt: int) -> None:
-        """Forgets a tree."""
+        """Releases the states and logits of a tree."""
         self._states[prompt], self._borders[prompt] = {}, {}
 
     def _nodes(self, prompt: int, node: int) -> list[Node]:
@@ -95,7 +95,7 @@ class Parked:
         return None if states is None else sum(map(len, states))
 
     def _positions(self, prompt: int, nodes: list[Node]) -> Tensor:
-        """Positions of the tokens of a path, (n,) or (3, n); an observation with pictures brings its own, shifted."""
+        """Positions of the tokens of a path, (n,) or (3, n); an observation with pictures has its own, shifted."""
         start, axes, positions = self.prompts[prompt].next_position, self.forward.axes, []
         for node in nodes:
             own = torch.arange(len(node.token_ids)) if node.media is None else node.media.position_ids
@@ -105,5 +105,5 @@ class Parked:
 
 
 def _advance(node: Node) -> int:
-    """Positions a node takes; a picture takes fewer than it has tokens."""
+    """Number of positions a node takes; a picture takes fewer positions than tokens."""
     return len(node.token_ids) if node.media is None else node.media.next_position

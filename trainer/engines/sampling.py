@@ -19,16 +19,18 @@ BLOCK = 256
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings of the sampler. They are complete: a checkpoint's own generation_config has no say.
+    """Settings of the sampler. The checkpoint's own generation_config is ignored.
 
     Args:
         temperature: divides the logits; 0 takes the most likely token.
         top_k: keeps the k most likely tokens; 0 keeps all.
         top_p: keeps the fewest most likely tokens whose probabilities add up to at least this; 1.0 keeps all.
         min_p: drops tokens less likely than this times the most likely one; 0.0 drops none.
-        repetition_penalty: divides positive and multiplies negative logits of tokens seen in the row, prompt included.
+        repetition_penalty: divides the positive and multiplies the negative logits of tokens that occur in the row or
+            its prompt.
 
-    Only temperature leaves the sampled distribution the policy's own: the others open a gap between the two.
+    With temperature alone, rollouts are sampled from the policy that is trained; all other settings change the sampled
+    distribution.
     """
 
     temperature: float = 1.0
@@ -51,7 +53,7 @@ class Sampling:
 
 
 class Sampler:
-    """Draws one token a row from torch's default generator.
+    """Draws one token per row from torch's default generator.
 
     Args:
         sampling: the settings.
@@ -69,17 +71,17 @@ class Sampler:
         temperature: Tensor | None = None,
         distinct: Sequence[tuple[list[int], Sequence[int]]] = (),
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Token, its log-probability and the entropy of each row, in nats and float32.
+        """Token, log-probability and entropy of each row, in nats and float32.
 
         Args:
             logits: (R, V), any float type.
-            history: (R, T) ids the repetition penalty looks at; needed only if the penalty is not 1.
-            temperature: (R, 1), in place of the settings' one.
-            distinct: (rows, taken) pairs: these rows, which have equal logits, draw without replacement, and none of
-                the tokens in `taken`. Where the distribution has too few tokens, the last rows draw as if alone.
+            history: (R, T) ids that the repetition penalty applies to; needed only if the penalty is not 1.
+            temperature: (R, 1), replaces the one in the settings.
+            distinct: (rows, taken) pairs: these rows, which have equal logits, draw without replacement and avoid the
+                tokens in `taken`. If the distribution has too few tokens, the remaining rows draw independently.
 
-        Both figures are those of the distribution drawn from, the full one also for distinct rows; at temperature 0 of
-        the unscaled one. UserError where logits are not numbers.
+        Log-probability and entropy are those of the sampled distribution (for distinct rows, before tokens are
+        excluded); at temperature 0, of the unscaled one. Raises UserError if logits are NaN or infinite.
         """
         scores = logits.float()
         if history is not None:
@@ -89,9 +91,9 @@ class Sampler:
             scores = scores.index_fill(1, self.forbidden, float("-inf"))
         scores, greedy = self._tempered(scores, temperature)
         log_probs = scores.log_softmax(-1)
-        if log_probs[:, 0].isnan().any():  # one value that is no number makes all of its row none
+        if log_probs[:, 0].isnan().any():  # one NaN makes its whole row NaN
             raise UserError(
-                "the model's logits are not numbers: its weights diverged or are damaged; go back to an earlier "
+                "the model's logits are NaN or infinite: its weights diverged or are damaged; go back to an earlier "
                 "checkpoint, and lower learning_rate if it was trained here"
             )
         probs = log_probs.exp()
@@ -105,7 +107,7 @@ class Sampler:
         return tokens.squeeze(1), log_probs.gather(1, tokens).squeeze(1), torch.special.entr(probs).sum(-1)
 
     def _tempered(self, scores: Tensor, temperature: Tensor | None) -> tuple[Tensor, bool | Tensor]:
-        """Scores to draw from, and which rows (R, 1) take the most likely token; a bool where all do the same."""
+        """Scores to draw from, and which rows (R, 1) take the most likely token (a single bool if all agree)."""
         if temperature is not None:
             greedy = temperature == 0
             narrowed = _narrow(scores / temperature.masked_fill(greedy, 1.0), self.sampling)
@@ -118,8 +120,8 @@ class Sampler:
 def _without_replacement(probs: Tensor, count: int, taken: Sequence[int], greedy: bool) -> Tensor:
     """Up to `count` different indices of (V,) weights, drawn one after the other, none of them in `taken`.
 
-    The largest of weight over an exponential number is a draw; the next ones are draws from what is left (the
-    exponential race, equal to Gumbel's top-k).
+    The index with the largest ratio of weight to an exponential random number is one draw; the next largest are draws
+    from the remaining indices (an exponential race, equivalent to Gumbel top-k).
     """
     weights = probs.clone()
     weights[torch.tensor(taken, dtype=torch.long, device=probs.device)] = 0
@@ -147,10 +149,10 @@ def _narrow(scores: Tensor, sampling: Sampling) -> Tensor:
 
 
 def draw(probs: Tensor) -> Tensor:
-    """One index a row, (R, V) weights to (R, 1): first a block of the vocabulary, then a token inside the block.
+    """One index per row, (R, V) weights -> (R, 1): first a block of the vocabulary, then a token in the block.
 
-    One random number a token, as torch.multinomial takes, costs 49 ms for 16 rows of 152 k tokens on a CPU core; two
-    a row cost 1.2 ms.
+    torch.multinomial draws one random number per vocabulary entry, which takes 49 ms for 16 rows of 152 k tokens on a
+    CPU core; two numbers per row take 1.2 ms.
     """
     blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
     block = _invert(blocks.sum(-1))
@@ -159,10 +161,10 @@ def draw(probs: Tensor) -> Tensor:
 
 
 def _invert(weights: Tensor) -> Tensor:
-    """Inverse of the distribution function at one uniform number a row; an index of weight 0 is never returned.
+    """Inverse of the cumulative distribution at one uniform number per row; never returns an index of weight 0.
 
-    In float64 the number times the total stays below the total, so the index exists; `right=True` steps over the
-    indices of weight 0, which share their predecessor's sum.
+    In float64 the number times the total stays below the total, so the index exists; `right=True` skips indices of
+    weight 0, whose cumulative sum equals their predecessor's.
     """
     sums = weights.cumsum(-1, dtype=torch.float64)
     at = torch.rand(len(weights), 1, dtype=torch.float64, device=weights.device) * sums[:, -1:]

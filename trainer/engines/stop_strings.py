@@ -1,8 +1,8 @@
 """Finds the first sampled token after which the decoded text contains a stop string.
 
-Stop strings are text and rollouts are tokens: `</think>` can be three tokens whose last one carries more letters, and
-a letter can be split over tokens. A table over the vocabulary tells which tokens can be the last one; only when such
-a token is sampled is the tail of the row decoded.
+Stop strings are text and rollouts are tokens: `</think>` can be three tokens of which the last has further characters,
+and a character can be split over tokens. A table over the vocabulary says which tokens can be the last one of a match;
+the tail of a row is decoded only when such a token is sampled.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ INCOMPLETE = "\ufffd"
 
 
 class StopMatcher:
-    """Tests rows for one stop string.
+    """Tests token sequences for one stop string.
 
     Args:
         tokenizer: a transformers tokenizer.
         stop: the string, at least one character.
-        vocab_size: rows of the model's output layer, which may be more than the tokenizer's tokens.
+        vocab_size: rows of the model's output layer; may exceed the number of the tokenizer's tokens.
 
     Attributes:
-        candidates: bool tensor (vocab_size,): tokens that can be the last one of an occurrence.
+        candidates: (vocab_size,) bool, True for tokens that can be the last one of a match.
     """
 
     def __init__(self, tokenizer, stop: str, vocab_size: int):
-        assert stop, "an empty stop string is in every text"
+        assert stop, "an empty stop string would match every text"
         self.tokenizer, self.stop = tokenizer, stop
         texts = _token_texts(tokenizer, vocab_size)
         last = {stop[-1]} if stop[-1].isascii() else {stop[-1], INCOMPLETE}
         self.candidates = torch.tensor([any(character in text for character in last) for text in texts])
         self.silent = {token for token, text in enumerate(texts) if not text}
-        # A token that is not silent brings at least one byte; one more keeps a leading space from being stripped.
+        # Every other token has at least one byte; one more token protects a leading space from being stripped.
         self.tail = len(stop.encode()) + 1
 
     def matches(self, token_ids: list[int]) -> bool:
-        """Whether the text of `token_ids` contains the stop string, given that it did not before the last token."""
+        """Whether the text of `token_ids` contains the stop string, if it did not before the last token."""
         tail = []
         for token in reversed(token_ids):
             if token not in self.silent:
@@ -49,13 +49,13 @@ class StopMatcher:
 
 @lru_cache(maxsize=16)
 def stop_matcher(tokenizer, stop: str, vocab_size: int) -> StopMatcher:
-    """The matcher of a tokenizer and a stop string; made once, since it decodes the whole vocabulary."""
+    """The matcher of a tokenizer and a stop string; cached, since creating it decodes the whole vocabulary."""
     return StopMatcher(tokenizer, stop, vocab_size)
 
 
 @lru_cache(maxsize=4)
 def _token_texts(tokenizer, vocab_size: int) -> list[str]:
-    """Text each token adds after a letter (alone, some tokenizers strip its leading space)."""
+    """The text that each token adds after a letter (some tokenizers strip the leading space of a lone token)."""
     anchor = tokenizer.encode("a", add_special_tokens=False)
     start = len(_decode(tokenizer, [anchor])[0])
     return [text[start:] for text in _decode(tokenizer, [[*anchor, token] for token in range(vocab_size)])]

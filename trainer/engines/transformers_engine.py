@@ -1,12 +1,12 @@
 """Grows rollout trees with a transformers model; no shared prefix is ever computed twice.
 
-Each prompt is prefilled once (its pictures are encoded once), then all live rows of a batch append one token a step.
-A finished row leaves at once; a row that forks is fed its last token once, its cache is copied, and its one row of
-logits serves all children. There is no barrier: answers to one thought grow beside thoughts that are still open.
+Each prompt is prefilled once (and its pictures encoded once), then all live rows of a batch append one token per step.
+A finished row leaves at once. A row that forks is fed its last token once, its cache is copied, and its one row of
+logits serves all children. There is no barrier: answers to one thought are sampled while other thoughts are still open.
 
-A row that calls a tool leaves too, and its keys and values are parked; when the call comes back its observation is fed
-in one pass, with others that came back, and the row joins those that live. Trees whose policy branches off earlier
-points stay parked until it is done with them.
+A row that calls a tool leaves as well, and its keys and values are parked. When the result is collected, its
+observation is fed in one pass together with others, and the row is live again. If a policy branches off at earlier
+points, its trees stay parked until it has finished them.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ class TransformersEngine:
         model: the bare model (not wrapped by DDP or DeepSpeed), in eval mode; a PEFT model is fine.
         module: its VLMModule; only `batch_media` is used.
         tokenizer: decodes segments to find stop strings.
-        sampling: settings of the sampler; the model's generation_config is not read.
+        sampling: settings of the sampler; the model's generation_config is ignored.
         eos_ids: tokens that end a rollout; they are kept in the node.
-        forbidden_ids: tokens never sampled.
-        max_prompts: the most prompts that grow together; None: all.
-        max_calls: the most calls of a policy that run at a time.
+        forbidden_ids: tokens that are never sampled.
+        max_prompts: how many prompts are grown together at most; None: all.
+        max_calls: how many calls of a policy run at the same time at most.
         progress: called after each step with the number of tokens sampled so far in this `grow`.
 
     Attributes:
-        stats: counts of the last `grow`: prompt_tokens, generated_tokens (sampled; a shared one once),
-            observation_tokens, recomputed_tokens (tokens fed to the model more than once: one for a branch behind a
+        stats: counts of the last `grow`: prompt_tokens, generated_tokens (sampled; shared ones count once),
+            observation_tokens, recomputed_tokens (tokens fed to the model more than once: one for each branch after a
             node that only a call or a split follows, else 0), steps (forward passes after the prefill), calls, forks
-            (splits and branches that a policy made beside what follows a node).
+            (splits and branches that the policy made in addition to the segments that follow a node).
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class TransformersEngine:
         progress: Callable[[int], None] | None = None,
     ):
         assert eos_ids and not set(eos_ids) & set(forbidden_ids), (eos_ids, forbidden_ids)
-        # PEFT puts its layers into the base model, so calling that one spares a wrapper at every step.
+        # PEFT puts its layers into the base model, so calling it directly saves a wrapper at every step.
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.module, self.tokenizer, self.eos_ids = module, tokenizer, list(eos_ids)
         self.sampling, self.sampler = sampling, Sampler(sampling, forbidden_ids)
@@ -79,17 +79,19 @@ class TransformersEngine:
 
     @torch.no_grad()
     def grow(self, prompts: list, policy: Policy, prompt_ids: list[str]) -> list[Tree]:
-        """One tree a prompt, in the order of the prompts.
+        """One tree per prompt, in the order of the prompts.
 
         Args:
-            prompts: EncodedPrompt each, or None for a prompt that could not be made: its tree is one `failed` node.
-            policy: where to fork.
+            prompts: EncodedPrompts; None for a prompt that could not be encoded: its tree is one `failed` node.
+            policy: decides where to fork.
             prompt_ids: names of the trees.
 
-        Draws from torch's default generator: the same seed gives the same trees, also with calls, which come back at
-        fixed points and not as soon as they can (see `Calls`).
+        Draws from torch's default generator. The same seed gives the same trees, with tool calls too, since their
+        results are collected at fixed steps (see `Calls`).
         """
-        assert not self.model.training, "rollouts want eval mode: train mode has dropout and may switch the cache off"
+        assert not self.model.training, (
+            "rollouts need eval mode: in train mode dropout is active and the cache may be off"
+        )
         self.stats = dict.fromkeys(COUNTS, 0)
         trees = [Tree(prompt_id) for prompt_id in prompt_ids]
         pairs = list(zip(prompts, trees, strict=True))
@@ -117,7 +119,7 @@ class TransformersEngine:
 
 
 def fed_once(tree: Tree) -> int:
-    """Tokens below the prompt that must be fed to a model to sample the tree: those that a sampled token follows."""
+    """Number of tokens below the prompt that must be fed to sample the tree: those before a sampled token."""
     fed, followed = 0, [False] * len(tree.nodes)
     for node, below in zip(reversed(tree.nodes), reversed(range(len(tree.nodes))), strict=True):
         fed += len(node.token_ids) if followed[below] else max(len(node.token_ids) - 1, 0) * node.sampled

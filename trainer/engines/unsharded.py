@@ -1,7 +1,7 @@
-"""FSDP2's sharded weights, whole while rollouts are sampled.
+"""Unshards FSDP2 weights while rollouts are sampled.
 
-Sharded, every forward of a layer is a collective, and processes whose rollouts are of unequal length would wait for
-each other for ever. DeepSpeed's ZeRO-3 is gathered by TRL (`unwrap_model_for_generation`).
+With sharded weights every forward pass of a layer is a collective, so processes with rollouts of different lengths
+would deadlock. For DeepSpeed's ZeRO-3, TRL gathers the weights (`unwrap_model_for_generation`).
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch.distributed.fsdp import FSDPModule
 
 @contextmanager
 def unsharded(model):
-    """Inside the block a model under FSDP2 computes without talking; afterwards it is sharded as before."""
+    """Inside the block a model under FSDP2 runs without communication; afterwards it is sharded as before."""
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    if isinstance(model, FSDPModule):  # the part that runs first becomes the root, and rollouts call inner modules
+    if isinstance(model, FSDPModule):  # else the first inner module that rollouts call would become the root
         model._get_fsdp_state()._lazy_init()
     try:
         for part in parts:

@@ -130,7 +130,7 @@ def test_logits_that_are_no_numbers_are_named(value, temperature):
     """An index drawn from them would lie outside the vocabulary, or always be the first."""
     logits = torch.zeros(3, 700)
     logits[1, 555] = value
-    with pytest.raises(ValueError, match="the model's logits are not numbers: its weights diverged or are damaged"):
+    with pytest.raises(ValueError, match="the model's logits are NaN or infinite: its weights diverged or are damaged"):
         Sampler(Sampling(temperature), forbidden_ids=[0])(logits)
 
 
