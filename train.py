@@ -118,20 +118,15 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         raise UserError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
     make_output(args.output_dir)
     check_reporters(args.report_to)
-    tasks = load_tasks()
-    data = {
-        "thought_end": args.thought_end,
-        "seed": args.data_seed,
-        "image_root": script.image_root,
-        "on_bad_media": args.on_bad_media,
-    }
+    tasks = load_tasks(thought_end=args.thought_end)
+    data = {"seed": args.data_seed, "image_root": script.image_root, "on_bad_media": args.on_bad_media}
     manifests, held_out = (
         [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
     )
     train_dataset = build_dataset(manifests, tasks, **data)
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
     types = first_records(train_dataset, eval_dataset)
-    check_rewards([tasks[name] for name in types], args.thought_end)
+    check_rewards([tasks[name] for name in types])
     acting = [name for name in types if tasks[name].make_environment is not None]
     if acting and args.method != "tree_grpo" and args.process_index == 0:
         print(
@@ -163,7 +158,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             model=model,
             module=module,
             processing_class=processor,
-            reward_funcs=task_rewards(tasks, args.thought_end, timeout=args.reward_timeout),
+            reward_funcs=task_rewards(tasks, timeout=args.reward_timeout),
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,
@@ -179,7 +174,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         prompt = trainer.encoder.encode(row)
         if prompt is not None:
             record, sizes = read_row(row), [[*prompt.image_sizes, None][0], [*prompt.processed_sizes, None][0]]
-            check_record(tasks[record["question_type"]], record, *sizes, args.thought_end)
+            check_record(tasks[record["question_type"]], record, *sizes)
         if script.print_prompt and prompt is not None:
             print_prompt(module.render(read_row(row)["messages"]), prompt)
         print(f"{len(train_dataset)} prompts, {args.leaves} leaves a prompt and process", flush=True)

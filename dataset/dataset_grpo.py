@@ -26,7 +26,6 @@ def build_dataset(
     manifests,
     tasks: dict,
     *,
-    thought_end: str = "</think>",
     seed: int = 42,
     image_root: str | None = None,
     on_bad_media: str = "error",
@@ -35,8 +34,8 @@ def build_dataset(
 
     Args:
         manifests: path, or list of paths, of YAML manifests (see dataset/manifest.py).
-        tasks: question_type -> Task, as `task.task_loader.load_tasks` gives it.
-        thought_end: the tag that closes a thought; the templates' <think> tags become this run's.
+        tasks: question_type -> Task, as `task.task_loader.load_tasks` gives it; the templates' <think> tags become
+            those of its `thought_end`.
         seed: of `random:N` sampling.
         image_root: replaces every data_root.
         on_bad_media: with "error" a media file that does not exist stops the loading; with "skip" its row stays in, and
@@ -45,27 +44,26 @@ def build_dataset(
     Raises:
         UserError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
     """
-    return _as_dataset(load_records(manifests, seed, image_root, on_bad_media), tasks, thought_end)
+    return _as_dataset(load_records(manifests, seed, image_root, on_bad_media), tasks)
 
 
 def rows_from_records(
     records: list[dict],
     tasks: dict,
     *,
-    thought_end: str = "</think>",
     image_root: str | None = None,
     on_bad_media: str = "error",
 ) -> datasets.Dataset:
     """`build_dataset` for records that are in memory; media paths start from `image_root` or the working folder.
 
     >>> from types import SimpleNamespace
-    >>> tasks = {"sum": SimpleNamespace(config={"grpo_template": "{Question} Answer with a number."})}
+    >>> tasks = {"sum": SimpleNamespace(config={"grpo_template": "{Question} Answer."}, thought_end="</think>")}
     >>> rows_from_records([{"question": "2+2?", "answer": 4, "question_type": "sum"}], tasks)[0]["prompt"]
-    '2+2? Answer with a number.'
+    '2+2? Answer.'
     """
     raws = [(f"record {index}", f"record:{index}", raw) for index, raw in enumerate(records)]
     checks = {"data_root": Path(image_root or "."), "on_bad_media": on_bad_media}
-    return _as_dataset(_parse(raws, checks, {}, _stop), tasks, thought_end)
+    return _as_dataset(_parse(raws, checks, {}, _stop), tasks)
 
 
 def read_row(row: dict) -> dict:
@@ -132,18 +130,18 @@ def load_records(
     return records
 
 
-def make_row(record: dict, tasks: dict, thought_end: str = "</think>") -> dict:
+def make_row(record: dict, tasks: dict) -> dict:
     """The dataset row of a checked record.
 
     Raises UserError for an unknown question_type, and for slots in the question that do not fit the media.
     """
     try:
         task = get_task(record["question_type"], tasks)
-        messages = build_messages(record, task, thought_end)
+        messages = build_messages(record, task)
     except UserError as error:
         raise UserError(f"{record['place']} (id {record['id']!r}): {error}") from error
     content = {key: value for key, value in record.items() if key != "place"} | {"messages": messages}
-    return {"prompt": render_question(task, record["question"], thought_end), "record": json.dumps(content)}
+    return {"prompt": render_question(task, record["question"]), "record": json.dumps(content)}
 
 
 def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[dict]:
@@ -185,7 +183,7 @@ def _file_names(sources: list[Source]) -> dict[Path, str]:
     return {path: path.name if depth is None else name(path, depth) for path, depth in depths.items()}
 
 
-def _as_dataset(records: list[dict], tasks: dict, thought_end: str) -> datasets.Dataset:
+def _as_dataset(records: list[dict], tasks: dict) -> datasets.Dataset:
     if not records:
         raise UserError("there are no records: give at least one.")
-    return datasets.Dataset.from_list([make_row(record, tasks, thought_end) for record in records], features=COLUMNS)
+    return datasets.Dataset.from_list([make_row(record, tasks) for record in records], features=COLUMNS)

@@ -18,18 +18,20 @@ SLOT = re.compile(r"(?<!\\)<(image|video)>")
 ESCAPED = re.compile(r"\\(<(?:image|video)>)")
 
 
-def render_question(task, question: str, thought_end: str = "</think>") -> str:
+def render_question(task, question: str) -> str:
     """The text of the user turn: the task's template with the question in it and the thought tags of this run.
 
     >>> from types import SimpleNamespace
-    >>> task = SimpleNamespace(config={"grpo_template": "{Question} Think inside <think> </think>."})
-    >>> render_question(task, "How many?", "</analysis>")
+    >>> task = SimpleNamespace(
+    ...     config={"grpo_template": "{Question} Think inside <think> </think>."}, thought_end="</analysis>"
+    ... )
+    >>> render_question(task, "How many?")
     'How many? Think inside <analysis> </analysis>.'
     """
-    return _with_tags(task.config["grpo_template"], thought_end).replace("{Question}", question)
+    return _with_tags(task.config["grpo_template"], task.thought_end).replace("{Question}", question)
 
 
-def build_messages(record: dict, task, thought_end: str = "</think>") -> list[dict]:
+def build_messages(record: dict, task) -> list[dict]:
     """Chat messages with typed parts: the task's system prompt, if it has one, then the user turn.
 
     Parts are {"type": "text", "text": str} and {"type": "image" | "video", "index": int}, the index counting in
@@ -41,12 +43,12 @@ def build_messages(record: dict, task, thought_end: str = "</think>") -> list[di
     """
     content = [] if _has_slots(record, "image") else _media(record, "image")
     content += [] if _has_slots(record, "video") else _media(record, "video")
-    before, after = _with_tags(task.config["grpo_template"], thought_end).split("{Question}")
+    before, after = _with_tags(task.config["grpo_template"], task.thought_end).split("{Question}")
     content += _text(before) + _question_parts(record["question"]) + _text(after)
     messages = [{"role": "user", "content": _join_texts(content)}]
     system = task.config.get("system_prompt")
     if system:
-        messages.insert(0, {"role": "system", "content": _text(_with_tags(system, thought_end))})
+        messages.insert(0, {"role": "system", "content": _text(_with_tags(system, task.thought_end))})
     tools = tool_schemas(getattr(task, "make_environment", None))
     return [messages[0] | {"tools": tools}, *messages[1:]] if tools else messages
 

@@ -10,11 +10,12 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
 from task.errors import UserError
+from task.parsing.answers import thought_tags
 
 NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
@@ -46,6 +47,8 @@ class Task:
     compute_metrics(predictions, **kw) -> dict of floats
     make_environment() -> an environment for agent tasks
     self_test: SELF_TEST, {"record": {"answer": ..., ...}, "right": completion, "wrong": completion}, or None
+    thought_end: the tag that closes a thought, of the run that the task was loaded for: prompts ask for it, and the
+        functions get it as a keyword
 
     Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end.
     """
@@ -60,13 +63,19 @@ class Task:
     compute_metrics: Callable | None = None
     make_environment: Callable | None = None
     self_test: dict | None = None
+    thought_end: str = "</think>"
 
 
-def load_tasks(folder: str | Path | None = None) -> dict[str, Task]:
+def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") -> dict[str, Task]:
     """Every task of a folder (default: this one), keyed by task_type, in the order of the file names.
 
-    Raises UserError, naming the file, for a file that cannot be imported or breaks the contract.
+    Args:
+        thought_end: the tag that closes a thought in this run; every task is bound to it.
+
+    Raises UserError for a `thought_end` that is no closing tag and, naming the file, for a file that cannot be imported
+    or breaks the contract.
     """
+    thought_tags(thought_end)
     where = Path(folder) if folder is not None else Path(__file__).parent
     if not where.is_dir():
         raise UserError(f"{where} is not a folder: give the folder that holds the task files.")
@@ -74,7 +83,7 @@ def load_tasks(folder: str | Path | None = None) -> dict[str, Task]:
     for path in sorted(where.glob("*.py")):
         if path.stem in NOT_TASKS or path.name.startswith("."):
             continue
-        task = _checked(path, _import(path, of_package=folder is None))
+        task = replace(_checked(path, _import(path, of_package=folder is None)), thought_end=thought_end)
         if task.name in tasks:
             raise UserError(
                 f"{path}: task_type {task.name!r} is already taken by {tasks[task.name].path}: give each file its own."

@@ -24,6 +24,16 @@ def check_arguments(train_dataset, keywords: dict) -> None:
             raise UserError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
 
 
+def check_thought_end(tasks: dict, thought_end: str) -> None:
+    """Raises UserError for tasks that score other thought tags than the policy samples."""
+    other = next((task.thought_end for task in tasks.values() if task.thought_end != thought_end), None)
+    if other is not None:
+        raise UserError(
+            f"the tasks were loaded for thought_end {other}, but thoughts end with {thought_end}: load them by "
+            f"load_tasks(thought_end={thought_end!r})"
+        )
+
+
 def complete_reference(model) -> None:
     """Copies those weights of an adapter on an embedding into its frozen reference that TRL passes over.
 

@@ -18,7 +18,7 @@ from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import checked_rewards
-from trainer.arguments import check_arguments, complete_reference
+from trainer.arguments import check_arguments, check_thought_end, complete_reference
 from trainer.evaluation.bar import EvaluationBar
 from trainer.evaluation.predict import predict
 from trainer.evaluation.summary import summarise
@@ -70,6 +70,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         **kwargs,
     ):
         check_arguments(train_dataset, kwargs)
+        check_thought_end(tasks or {}, args.thought_end)
         self.module = module or module_for(model.config)
         self.module.processor = processing_class
         self.tasks = tasks or {}
@@ -134,7 +135,6 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
             self._tokenizer,
             self.module,
             length=self.args.max_completion_length,
-            thought_end=self.args.thought_end,
         )
         with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
             predictions = predict(
@@ -144,7 +144,6 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 self.tasks,
                 max_new_tokens=self.args.max_completion_length,
                 batch_size=self.args.per_device_eval_batch_size,
-                thought_end=self.args.thought_end,
                 on_bad_media=self.args.on_bad_media,
                 policy_of=agents if self.args.method == "tree_grpo" else None,
                 progress=bar,

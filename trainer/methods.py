@@ -155,7 +155,6 @@ def agent_trees(batch: Batch) -> AgentStepPolicy:
         settings_of(args),
         shape=shape_of(args),
         length=args.max_completion_length,
-        thought_end=args.thought_end,
     )
 
 

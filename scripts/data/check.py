@@ -25,7 +25,6 @@ from tqdm import tqdm
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row
 from dataset.media import MediaError, is_damaged_jpeg
 from task.errors import UserError
-from task.parsing.answers import thought_tags
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import load_tasks
 
@@ -38,15 +37,14 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse_arguments(argv)
     problems: list[str] = []
     try:
-        thought_tags(args.thought_end)
+        tasks = load_tasks(thought_end=args.thought_end)
         records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
-        tasks = load_tasks()
         module = _load_module(args)
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
 
-    rows = _checked_rows(records, tasks, args.thought_end, problems)
+    rows = _checked_rows(records, tasks, problems)
     counts = {"question type": Counter(row["question_type"] for row in rows), "modality": Counter(map(_modality, rows))}
     sizes, lengths = Counter(), []
     bad_media = 0
@@ -66,7 +64,7 @@ def main(argv: list[str] | None = None) -> int:
         try:
             if module is not None:
                 processed = _measure(row, images, videos, module, args.max_prompt_length, lengths)
-            check_record(tasks[row["question_type"]], row, size, processed, args.thought_end)
+            check_record(tasks[row["question_type"]], row, size, processed)
             check_inside(tasks[row["question_type"]], row, size)
         except UserError as error:
             problems.append(str(error))
@@ -78,11 +76,11 @@ def main(argv: list[str] | None = None) -> int:
     return 1 if problems else 0
 
 
-def _checked_rows(records: list[dict], tasks: dict, thought_end: str, problems: list[str]) -> list[dict]:
+def _checked_rows(records: list[dict], tasks: dict, problems: list[str]) -> list[dict]:
     rows = []
     for record in records:
         try:
-            rows.append(read_row(make_row(record, tasks, thought_end)))
+            rows.append(read_row(make_row(record, tasks)))
         except UserError as error:
             problems.append(str(error))
     return rows

@@ -83,12 +83,11 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     from model.loading import AdapterError
     from task.task_loader import load_tasks
 
-    tasks = load_tasks()
+    tasks = load_tasks(thought_end=args.thought_end)
     checkpoints = checkpoints_of(args)
     rows = build_dataset(
         args.dataset,
         tasks,
-        thought_end=args.thought_end,
         seed=args.seed,
         image_root=args.image_root,
         on_bad_media=args.on_bad_media,
@@ -160,7 +159,7 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     from trainer.policies.agent.build import policies_of_evaluation
 
     engine, module = build_engine(args, processes)
-    agents = policies_of_evaluation(args, tasks, engine.tokenizer, module, args.max_new_tokens, args.thought_end)
+    agents = policies_of_evaluation(args, tasks, engine.tokenizer, module, args.max_new_tokens)
     finished = sum(name in done for name in ids_of(rows))
     bar = EvaluationBar(len(rows), finished, shown=processes.first)
     with torch.no_grad(), merged_lora(engine.model), bar, files.append_to(processes.index) as out:
@@ -171,7 +170,6 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
             tasks,
             max_new_tokens=args.max_new_tokens,
             batch_size=args.batch_size,
-            thought_end=args.thought_end,
             on_bad_media=args.on_bad_media,
             num_samples=args.num_samples,
             seed=args.seed if args.temperature > 0 else None,

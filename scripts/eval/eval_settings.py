@@ -8,7 +8,6 @@ from pathlib import Path
 from _root import locate
 
 from task.errors import UserError
-from task.parsing.answers import thought_tags
 
 LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
 # What changes where and how fast predictions are made, and not what they are.
@@ -75,7 +74,6 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"--num_samples {args.num_samples} needs --temperature above 0: greedy completions are all the same."
         )
-    thought_tags(args.thought_end)
     if args.model_name_or_path is None and args.adapter_path is None:
         raise UserError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
     for step in args.checkpoints or ():

@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from report.gallery import counts_of, items_of, read_predictions
@@ -85,14 +86,15 @@ def as_script_data(content: dict) -> str:
 def _run(source: Source, trees: list[dict], tasks: dict, pictures: Pictures) -> dict:
     history, start = read_history(source.folder)
     curves = series(history) | checkpoint_series(source.folder)
-    thought_end = start.get("thought_end")
+    if isinstance(start.get("thought_end"), str):
+        tasks = {name: replace(task, thought_end=start["thought_end"]) for name, task in tasks.items()}
     return {
         "name": source.name,
         "series": {name: thinned(points) for name, points in curves.items()},
         "spikes": spikes(curves[GRADIENT_NORM]) if GRADIENT_NORM in curves else [],
         "progress": progress(history, start),
         "settings": _settings({k: v for k, v in start.items() if k not in ("event", "time", "ended")}),
-        "trees": tree_items(trees, tasks, pictures, thought_end if isinstance(thought_end, str) else "</think>"),
+        "trees": tree_items(trees, tasks, pictures),
     }
 
 

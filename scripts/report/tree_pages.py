@@ -63,12 +63,12 @@ def _thinned(trees: list[dict]) -> list[dict]:
     return [tree for tree in trees if id(tree) in kept]
 
 
-def tree_items(trees: list[dict], tasks: dict, pictures: Pictures, thought_end: str = "</think>") -> list[dict]:
+def tree_items(trees: list[dict], tasks: dict, pictures: Pictures) -> list[dict]:
     """What the page shows of each tree (page_files/trees.js reads these keys)."""
-    return [item for tree in trees if (item := _item(tree, tasks, pictures, thought_end))]
+    return [item for tree in trees if (item := _item(tree, tasks, pictures))]
 
 
-def _item(tree: dict, tasks: dict, pictures: Pictures, thought_end: str) -> dict | None:
+def _item(tree: dict, tasks: dict, pictures: Pictures) -> dict | None:
     nodes = [_node(node, i) for i, node in enumerate(tree["nodes"][:MOST_NODES]) if isinstance(node, dict)]
     if len(nodes) != min(len(tree["nodes"]), MOST_NODES) or not nodes:
         return None  # parents are named by place, so a tree with a hole cannot be drawn
@@ -81,7 +81,7 @@ def _item(tree: dict, tasks: dict, pictures: Pictures, thought_end: str) -> dict
         "picture": pictures.add(first_picture(tree)),
         "size": size(tree.get("image_size")),
         "nodes": nodes,
-        "rows": [_row(row, tree, nodes, tasks, thought_end) for row in rows if _is_leaf(row.get("leaf"), nodes)],
+        "rows": [_row(row, tree, nodes, tasks) for row in rows if _is_leaf(row.get("leaf"), nodes)],
         "cut": text(tree.get("cut"), 300),
     }
 
@@ -111,18 +111,18 @@ def _node(node: dict, place: int) -> dict:
     }
 
 
-def _row(row: dict, tree: dict, nodes: list[dict], tasks: dict, thought_end: str) -> dict:
+def _row(row: dict, tree: dict, nodes: list[dict], tasks: dict) -> dict:
     rewards = row.get("rewards") if isinstance(row.get("rewards"), dict) else {}
     return {
         "leaf": row["leaf"],
         "rewards": {text(name, 60): number(value) for name, value in rewards.items()},
         "reward": number(row.get("reward")),
         "advantage": number(row.get("advantage")),
-        "shapes": _answer_shapes(row["leaf"], tree, nodes, tasks, thought_end),
+        "shapes": _answer_shapes(row["leaf"], tree, nodes, tasks),
     }
 
 
-def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict, thought_end: str) -> list[dict]:
+def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict) -> list[dict]:
     """What the completion that ends in a leaf draws on the prompt's picture; [] for whatever cannot be read."""
     task, picture_size = tasks.get(tree.get("question_type")), size(tree.get("image_size"))
     if task is None or picture_size is None or task.parse_answer is None or task.config["frame"] == "none":
@@ -139,10 +139,10 @@ def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict, though
         "image_size": picture_size,
         "processed_size": processed,
         "record": {},
-        "thought_end": thought_end,
+        "thought_end": task.thought_end,
     }
     try:
-        thought_tags(thought_end)
+        thought_tags(task.thought_end)
         parsed = task.parse_answer(completion, **known)
     except Exception:  # a task that wants the whole record: the tree is shown without drawn answers
         return []

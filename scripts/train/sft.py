@@ -87,16 +87,16 @@ def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
             raise UserError(f"record {record['id']!r}: its thought must be a string without {thought_end} in it.")
 
 
-def target_text(record: dict, task: Task, image_size, processed_size, thought_end: str) -> str:
+def target_text(record: dict, task: Task, image_size, processed_size) -> str:
     """The completion a record teaches, without the end-of-turn token.
 
     Raises:
         UserError: the task's own format reward does not give it 1.
     """
-    sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
+    sol, keywords = reward_arguments(task, record, image_size, processed_size)
     sol = sol if task.config["frame"] == "none" else _integers(sol)
     answer = sol if isinstance(sol, str) else json.dumps(sol, ensure_ascii=False)
-    opening, closing = thought_tags(thought_end)
+    opening, closing = thought_tags(task.thought_end)
     text = f"{opening}{record['extra'].get('thought') or ''}{closing}<answer>{answer}</answer>"
     if task.format_reward(text, sol, **keywords) != 1.0:
         raise UserError(
@@ -122,7 +122,6 @@ class Collator:
     module: object
     tokenizer: object
     tasks: dict[str, Task]
-    thought_end: str
 
     def __call__(self, rows: list[dict]) -> dict[str, torch.Tensor]:
         prompts, completions = [], []
@@ -134,7 +133,7 @@ class Collator:
             except ValueError as error:
                 raise UserError(f"record {record['id']!r}: {error}") from error
             sizes = (prompt.image_sizes[:1] or [None])[0], (prompt.processed_sizes[:1] or [None])[0]
-            text = target_text(record, self.tasks[record["question_type"]], *sizes, self.thought_end)
+            text = target_text(record, self.tasks[record["question_type"]], *sizes)
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             prompts.append(prompt)
             completions.append([*ids, self.tokenizer.eos_token_id])
@@ -170,9 +169,9 @@ class WarmStart(AllWeights, Trainer):
 def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer:
     """The ready Trainer; UserError for a user's mistake."""
     set_seed(training.seed)
-    tasks = load_tasks()
+    tasks = load_tasks(thought_end=args.thought_end)
     seed = training.data_seed if training.data_seed is not None else training.seed
-    rows = build_dataset(args.dataset, tasks, thought_end=args.thought_end, seed=seed, image_root=args.image_root)
+    rows = build_dataset(args.dataset, tasks, seed=seed, image_root=args.image_root)
     check_thoughts(rows, args.empty_thought, args.thought_end)
     module, model, processor = load_policy(
         args.model_name_or_path,
@@ -190,7 +189,7 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
             model = get_peft_model(model, lora)
     else:
         module.freeze(model, args.freeze_vision)
-    collator = Collator(module, getattr(processor, "tokenizer", processor), tasks, args.thought_end)
+    collator = Collator(module, getattr(processor, "tokenizer", processor), tasks)
     if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
         training._n_gpu = 1
     with library_refusals(ValueError, ImportError):

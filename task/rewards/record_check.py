@@ -10,7 +10,7 @@ from task.task_loader import Task
 SLACK = 1.0  # that an answer may lie outside its picture: annotations are rounded
 
 
-def check_record(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> None:
+def check_record(task: Task, record: dict, image_size, processed_size) -> None:
     """Asks the task's rewards about an empty completion, as training would.
 
     Args:
@@ -22,7 +22,7 @@ def check_record(task: Task, record: dict, image_size, processed_size, thought_e
             task's, or a picture is missing.
     """
     try:
-        sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
+        sol, keywords = reward_arguments(task, record, image_size, processed_size)
         task.format_reward("", sol, **keywords)
         task.accuracy_reward("", sol, **keywords)
     except Exception as error:

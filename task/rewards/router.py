@@ -32,15 +32,14 @@ class RewardError(UserError, TypeError):
 
 def task_rewards(
     tasks: dict[str, Task],
-    thought_end: str = "</think>",
     on_reward_error: str = "abstain",
     timeout: float | None = None,
 ) -> list[TaskReward]:
     """[format reward, accuracy reward] over all tasks, in the order of `KINDS`."""
-    return [TaskReward(kind, tasks, thought_end, on_reward_error, timeout) for kind in KINDS]
+    return [TaskReward(kind, tasks, on_reward_error, timeout) for kind in KINDS]
 
 
-def reward_arguments(task: Task, record: dict, image_size, processed_size, thought_end: str = "</think>") -> tuple:
+def reward_arguments(task: Task, record: dict, image_size, processed_size) -> tuple:
     """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
 
     `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
@@ -58,7 +57,7 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size, thoug
         "image_size": image_size,
         "processed_size": processed_size,
         "record": record,
-        "thought_end": thought_end,
+        "thought_end": task.thought_end,
     }
     return sol, keywords
 
@@ -85,7 +84,6 @@ class TaskReward:
         self,
         kind: str,
         tasks: dict[str, Task],
-        thought_end: str = "</think>",
         on_reward_error: str = "abstain",
         timeout: float | None = None,
     ):
@@ -94,7 +92,6 @@ class TaskReward:
             raise UserError(f"on_reward_error {on_reward_error!r}: choose one of {', '.join(ON_REWARD_ERROR)}.")
         self.kind = kind
         self.tasks = tasks
-        self.thought_end = thought_end
         self.on_reward_error = on_reward_error
         self.timeout = timeout
         self.__name__ = f"{kind}_reward"
@@ -131,8 +128,10 @@ class TaskReward:
         counts = {"failed": 0, "timeout": 0, "non_finite": 0}
         rewards, extras, by_task = [], [], defaultdict(list)
         for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
-            values = by_task[json.loads(row)["question_type"]]
-            value, extra = (None, {}) if lost else self._score(_text(completion), row, _first(sizes), _first(processed))
+            parsed = json.loads(row)
+            sizes = _first(sizes), _first(processed)
+            value, extra = (None, {}) if lost else self._score(_text(completion), parsed, *sizes)
+            values = by_task[parsed["question_type"]]
             if value in counts:
                 counts[value] += 1
                 value = None
@@ -154,13 +153,12 @@ class TaskReward:
                 log_extra(name, [extra.get(name) for extra in extras])
         return rewards
 
-    def _score(self, completion: str, row: str, image_size, processed_size) -> tuple[float | str | None, dict]:
+    def _score(self, completion: str, record: dict, image_size, processed_size) -> tuple[float | str | None, dict]:
         """(value, extras) of one completion; the value is a key of `counts` where there is none to use."""
-        record = json.loads(row)
         task = get_task(record["question_type"], self.tasks)
         reward = task.format_reward if self.kind == "format" else task.accuracy_reward
         try:
-            sol, keywords = reward_arguments(task, record, image_size, processed_size, self.thought_end)
+            sol, keywords = reward_arguments(task, record, image_size, processed_size)
             with time_limit(self.timeout):
                 result = reward(completion, sol, **keywords)
         except RewardTimeout:

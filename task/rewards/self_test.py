@@ -20,7 +20,7 @@ PICTURE = {"image_size": (640, 480), "processed_size": (644, 476)}  # of tasks w
 HIGHEST, LOWEST = 0.99, 0.01  # a right answer scores at least, a wrong one at most
 
 
-def check_rewards(tasks: Iterable[Task], thought_end: str = "</think>") -> None:
+def check_rewards(tasks: Iterable[Task]) -> None:
     """`run_self_test` of each task.
 
     Raises:
@@ -28,10 +28,10 @@ def check_rewards(tasks: Iterable[Task], thought_end: str = "</think>") -> None:
         UserError: a reward that does not score its own file's examples as it should, file and value named.
     """
     for task in tasks:
-        run_self_test(task, thought_end)
+        run_self_test(task)
 
 
-def run_self_test(task: Task, thought_end: str = "</think>") -> tuple[float, float] | None:
+def run_self_test(task: Task) -> tuple[float, float] | None:
     """(accuracy of the right answer, accuracy of the wrong one) through the reward router; None without a SELF_TEST.
 
     SELF_TEST["record"] holds `answer`; `image_size` and `processed_size` stand for a picture (default: 640x480 seen as
@@ -42,11 +42,11 @@ def run_self_test(task: Task, thought_end: str = "</think>") -> tuple[float, flo
         return None
     record = _record(task)
     sizes = (PICTURE if task.config["frame"] != "none" else {}) | task.self_test["record"]
-    start, end = thought_tags(thought_end)
+    start, end = thought_tags(task.thought_end)
     completions = [task.self_test[key].replace("<think>", start).replace("</think>", end) for key in ("right", "wrong")]
     scores = []
     for kind in ("format", "accuracy"):
-        reward = TaskReward(kind, {task.name: task}, thought_end, on_reward_error="raise")
+        reward = TaskReward(kind, {task.name: task}, on_reward_error="raise")
         columns = {
             "record": [json.dumps(record)] * 2,
             "image_sizes": [[sizes["image_size"]]] * 2 if "image_size" in sizes else None,

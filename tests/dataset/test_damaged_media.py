@@ -1,6 +1,5 @@
 """Damaged, cut and missing files, and files of an unknown kind, are refused by name."""
 
-
 import numpy as np
 import pytest
 from picture_cases import NOISE, encoded

@@ -13,8 +13,10 @@ from dataset.prompts import build_messages, render_question
 
 TEMPLATE = "{Question} Think inside <think> </think>."
 TASKS = {
-    "path": SimpleNamespace(config={"grpo_template": TEMPLATE}),
-    "sum": SimpleNamespace(config={"grpo_template": "Q: {Question}", "system_prompt": "Use <think> and </think>."}),
+    "path": SimpleNamespace(config={"grpo_template": TEMPLATE}, thought_end="</think>"),
+    "sum": SimpleNamespace(
+        config={"grpo_template": "Q: {Question}", "system_prompt": "Use <think> and </think>."}, thought_end="</think>"
+    ),
 }
 
 
@@ -159,11 +161,12 @@ def test_slots_name_the_pictures_in_order_and_videos_count_apart():
 
 
 def test_thought_tags_of_the_run_replace_those_of_the_template_only():
+    tasks = {name: SimpleNamespace(config=task.config, thought_end="</analysis>") for name, task in TASKS.items()}
     question = "Copy <think> and {Question}."
-    assert render_question(TASKS["path"], question, "</analysis>") == (
+    assert render_question(tasks["path"], question) == (
         "Copy <think> and {Question}. Think inside <analysis> </analysis>."
     )
-    system, user = build_messages({"question": "1+1", "images": [], "videos": []}, TASKS["sum"], "</analysis>")
+    system, user = build_messages({"question": "1+1", "images": [], "videos": []}, tasks["sum"])
     assert system == {"role": "system", "content": [{"type": "text", "text": "Use <analysis> and </analysis>."}]}
     assert user == {"role": "user", "content": [{"type": "text", "text": "Q: 1+1"}]}
 

@@ -301,7 +301,7 @@ def test_a_bad_picture_can_be_left_to_the_decoder(tmp_path, kind):
         bad.write_bytes({"empty": b"", "page": b"<html>", "cut": whole[: len(whole) // 2]}[kind])
     names = ["a.png", "bad.png", "a.png", "a.png"]
     data = [{"question": "Where?", "answer": 1, "question_type": "path", "image": name} for name in names]
-    tasks = {"path": SimpleNamespace(config={"grpo_template": "{Question}"})}
+    tasks = {"path": SimpleNamespace(config={"grpo_template": "{Question}"}, thought_end="</think>")}
     rows = rows_from_records(data, tasks, image_root=tmp_path, on_bad_media="skip")
     usable, reported = [], []
     for row in map(read_row, rows):

@@ -66,7 +66,7 @@ class ScriptedAgent:
 
 
 def task_of(make_environment, name="agent"):
-    return SimpleNamespace(name=name, path=f"task/{name}.py", make_environment=make_environment)
+    return SimpleNamespace(name=name, path=f"task/{name}.py", make_environment=make_environment, thought_end="</think>")
 
 
 def policy_of(make_environment, tiny, ids=("a",), length=512, tasks=None, **changes):

@@ -7,7 +7,7 @@ from task.rewards.router import TaskReward
 from task.task_loader import Task
 
 
-def make_task(name="words", accuracy=None, form=None, process=None, frame="none") -> Task:
+def make_task(name="words", accuracy=None, form=None, process=None, frame="none", **more) -> Task:
     return Task(
         name=name,
         path=Path(f"task/{name}.py"),
@@ -15,6 +15,7 @@ def make_task(name="words", accuracy=None, form=None, process=None, frame="none"
         format_reward=form or (lambda completion, sol, **kw: 1.0 if completion else 0.0),
         accuracy_reward=accuracy or (lambda completion, sol, **kw: float(completion == sol)),
         process_answer=process,
+        **more,
     )
 
 
@@ -23,6 +24,6 @@ def row(question_type="words", answer="yes", **more) -> str:
 
 
 def score(task: Task, completions, kind="accuracy", record=None, **kw):
-    options = {name: kw.pop(name) for name in ("thought_end", "on_reward_error", "timeout") if name in kw}
+    options = {name: kw.pop(name) for name in ("on_reward_error", "timeout") if name in kw}
     reward = TaskReward(kind, {task.name: task}, **options)
     return reward(completions=completions, record=record or [row(task.name)] * len(completions), **kw)

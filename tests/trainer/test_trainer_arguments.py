@@ -2,9 +2,11 @@
 
 import datasets
 import pytest
+from reward_cases import make_task
 from trainer_cases import text_trainer
 
-from trainer.arguments import check_arguments
+from task.errors import UserError
+from trainer.arguments import check_arguments, check_thought_end
 
 ROWS = datasets.Dataset.from_dict({"prompt": ["q"], "record": ["{}"]})
 
@@ -25,3 +27,10 @@ def test_an_evaluation_without_its_data_is_refused(tiny_text, tmp_path):
     trainer = text_trainer(tiny_text, tmp_path, eval_on_start=True)
     with pytest.raises(ValueError, match="there is no eval_dataset: give one"):
         trainer.train()
+
+
+def test_tasks_of_other_thought_tags_are_refused():
+    tasks = {"words": make_task(), "plans": make_task("plans", thought_end="</plan>")}
+    with pytest.raises(UserError, match=r"loaded for thought_end </plan>, .* load_tasks\(thought_end='</think>'\)"):
+        check_thought_end(tasks, "</think>")
+    check_thought_end({"plans": tasks["plans"]}, "</plan>")

@@ -39,7 +39,6 @@ def predict_batches(
     *,
     max_new_tokens: int,
     batch_size: int,
-    thought_end: str = "</think>",
     on_bad_media: str = "error",
     num_samples: int = 1,
     seed: int | None = None,
@@ -104,7 +103,7 @@ def predict_batches(
                 grown = grower.grow(_samples_as_units(batch, num_samples, apart=bool(kind)))
                 samples = _joined(grown, num_samples) if kind else grown
                 found = {
-                    unit.place: _prediction(tasks, unit, sample, decode, thought_end)
+                    unit.place: _prediction(tasks, unit, sample, decode)
                     for unit, sample in zip(batch, samples, strict=True)
                     if unit.record["id"] not in done
                 }
@@ -148,11 +147,11 @@ def _joined(grown: list, num_samples: int) -> list:
     return [None if None in part else [one for (one,) in part] for part in _chunks(grown, num_samples)]
 
 
-def _prediction(tasks: dict[str, Task], unit: Unit, samples, decode, thought_end: str) -> dict:
+def _prediction(tasks: dict[str, Task], unit: Unit, samples, decode) -> dict:
     if samples is None:
         length = len(unit.prompt.ids)
         return unscored(unit.record, "oom", f"a prompt of {length} tokens and its completion do not fit in memory")
-    return scored(tasks[unit.record["question_type"]], unit.record, unit.prompt, samples, decode, thought_end)
+    return scored(tasks[unit.record["question_type"]], unit.record, unit.prompt, samples, decode)
 
 
 def _report(progress, found: dict[int, dict]) -> None:

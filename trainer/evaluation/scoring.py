@@ -15,7 +15,7 @@ SCORES = ("format", "accuracy")
 BLANK = ("completion", "prediction", "sol", "image_size", "processed_size", *SCORES)
 
 
-def scored(task: Task, record: dict, prompt, samples: list[Sample], decode, thought_end: str) -> dict:
+def scored(task: Task, record: dict, prompt, samples: list[Sample], decode) -> dict:
     """The prediction of a record from its completions.
 
     With several, `samples` holds the columns of each; the record's own completion, prediction and status are the first
@@ -23,7 +23,7 @@ def scored(task: Task, record: dict, prompt, samples: list[Sample], decode, thou
     """
     image_size = prompt.image_sizes[0] if prompt.image_sizes else None
     processed_size = prompt.processed_sizes[0] if prompt.processed_sizes else None
-    sol, keywords = reward_arguments(task, record, image_size, processed_size, thought_end)
+    sol, keywords = reward_arguments(task, record, image_size, processed_size)
     columns = [_columns(task, sol, keywords, sample, decode(sample.token_ids)) for sample in samples]
     known = {name: value for name, value in keywords.items() if name != "thought_end"}
     prediction = columns[0] | known | {"answer": record["answer"], "sol": sol}

@@ -462,7 +462,7 @@ class TestRealRun:
         """Address and trees of the report of two steps of training on the demo, and of an evaluation of four tasks."""
         folder = tmp_path_factory.mktemp("demo")
         settings = {"max_steps": 2, "think_num": 2, "answer_num": 2, "max_thought_length": 80, "max_answer_length": 80}
-        rewards = task_rewards(load_tasks(), "</think>")
+        rewards = task_rewards(load_tasks())
         trainer = vlm_trainer(
             tiny_vlm, folder / "train", rows=2, reward=rewards, log_trees="every:1", learning_rate=1e-4, **settings
         )

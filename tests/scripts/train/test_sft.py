@@ -2,11 +2,11 @@
 
 import json
 import shutil
-from types import SimpleNamespace
 
 import pytest
 import torch
 from PIL import Image
+from reward_cases import make_task
 from safetensors.torch import load_file
 
 from dataset.dataset_grpo import build_dataset
@@ -35,7 +35,7 @@ def manifest(tmp_path):
 @pytest.fixture
 def collator(tiny_vlm):
     module, _, processor = tiny_vlm
-    return sft.Collator(module, processor.tokenizer, load_tasks(), "</think>")
+    return sft.Collator(module, processor.tokenizer, load_tasks())
 
 
 def arguments(manifest, tiny_model_dir, tmp_path, *more):
@@ -102,7 +102,7 @@ def test_two_steps_lower_the_loss_and_the_adapter_reloads(manifest, tiny_model_d
     module, model, processor = load_policy(None, str(tmp_path / "out"), dtype="float32")
     _, base, _ = load_policy(str(tiny_model_dir), dtype="float32")
     tasks = load_tasks()
-    batch = sft.Collator(module, processor.tokenizer, tasks, "</think>")(list(build_dataset(manifest, tasks)))
+    batch = sft.Collator(module, processor.tokenizer, tasks)(list(build_dataset(manifest, tasks)))
     with torch.no_grad():
         assert model.eval()(**batch).loss < base.eval()(**batch).loss
 
@@ -134,19 +134,15 @@ def test_thoughts_are_checked_before_anything_is_loaded(manifest, tiny_model_dir
 
 
 def test_a_target_the_format_reward_refuses_is_refused():
-    task = SimpleNamespace(
-        path="t.py", config={"frame": "none"}, process_answer=None, format_reward=lambda completion, sol, **kw: 0.0
-    )
+    task = make_task(form=lambda completion, sol, **kw: 0.0)
     record = {"id": "a", "question_type": "t", "answer": "4", "extra": {"thought": "2 and 2"}}
-    with pytest.raises(ValueError, match=r"record 'a'.*t\.py does not accept the target"):
-        sft.target_text(record, task, None, None, "</think>")
+    with pytest.raises(ValueError, match=r"record 'a'.*task/words\.py does not accept the target"):
+        sft.target_text(record, task, None, None)
 
 
 def test_numbers_are_rounded_only_where_they_are_coordinates():
-    task = SimpleNamespace(
-        path="t.py", config={"frame": "none"}, process_answer=None, format_reward=lambda completion, sol, **kw: 1.0
-    )
+    task = make_task(thought_end="</a>")
     record = {"id": "a", "question_type": "t", "answer": [2.5, {"label": "x"}], "extra": {}}
-    assert sft.target_text(record, task, None, None, "</a>") == '<a></a><answer>[2.5, {"label": "x"}]</answer>'
-    task.config = {"frame": "original"}
-    assert sft.target_text(record, task, None, None, "</a>") == '<a></a><answer>[2, {"label": "x"}]</answer>'
+    assert sft.target_text(record, task, None, None) == '<a></a><answer>[2.5, {"label": "x"}]</answer>'
+    task = make_task(thought_end="</a>", frame="original")
+    assert sft.target_text(record, task, None, None) == '<a></a><answer>[2, {"label": "x"}]</answer>'

@@ -45,7 +45,7 @@ def test_sol_arrives_in_the_tasks_frame_with_every_keyword():
     def process(answer, size_from, size_to):
         return [answer[0] * size_to[0] / size_from[0], answer[1] * size_to[1] / size_from[1]]
 
-    task = make_task("points", accuracy, process=process, frame="processed")
+    task = make_task("points", accuracy, process=process, frame="processed", thought_end="</analysis>")
     record = row("points", [100, 50], extra={"note": "kept"})
     score(
         task,
@@ -53,7 +53,6 @@ def test_sol_arrives_in_the_tasks_frame_with_every_keyword():
         record=[record, record],
         image_sizes=[[(200, 100), (9, 9)], []],
         processed_sizes=[[(112, 56), (28, 28)], []],
-        thought_end="</analysis>",
     )
     sol, keywords = seen[0]
     assert sol == [56.0, 28.0]

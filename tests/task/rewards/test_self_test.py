@@ -1,6 +1,7 @@
 """Rewards prove themselves at start: a broken one stops the run, a sound one says what it scores."""
 
 import sys
+from dataclasses import replace
 
 import pytest
 from task_files import write
@@ -60,7 +61,7 @@ def test_a_missing_package_is_told_apart(tmp_path):
 
 def test_the_tags_are_the_runs_own(tmp_path):
     task = task_of(tmp_path, 'return float("<plan>a</plan>" in completion and "7" in completion)')
-    assert run_self_test(task, "</plan>") == (1.0, 0.0)
+    assert run_self_test(replace(task, thought_end="</plan>")) == (1.0, 0.0)
 
 
 def test_tasks_without_examples_are_let_pass(tmp_path):

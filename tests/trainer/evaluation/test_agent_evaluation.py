@@ -53,7 +53,7 @@ def predictions(tiny_text, made, **settings):
     eos, forbidden = module.eos_token_ids(tokenizer), module.forbidden_token_ids(tokenizer)
     engine = TransformersEngine(model, module, tokenizer, Sampling(0.0), eos, forbidden)
     args = TreeGRPOArguments(max_turns=2, max_turn_length=5, max_observation_length=40)
-    agents = policies_of_evaluation(args, tasks, tokenizer, module, 64, "</think>")
+    agents = policies_of_evaluation(args, tasks, tokenizer, module, 64)
     with torch.no_grad():
         found = predict(engine, module, rows, tasks, max_new_tokens=8, batch_size=4, policy_of=agents, **settings)
     return found, summarise(found, tasks)

@@ -1,5 +1,6 @@
 """trainer/evaluation/predict.py and scripts/eval/eval.py: order, ids, statuses, frames, totals, and what is refused."""
 
+from dataclasses import replace
 
 import pytest
 from evaluation_cases import LetterModule, ScriptedEngine, make_task, records
@@ -109,9 +110,10 @@ def test_rewards_see_the_answer_in_the_tasks_frame(tmp_path):
         return [answer[0] * size_to[0] / size_from[0], answer[1] * size_to[1] / size_from[1]]
 
     tasks = {"sum": make_task(frame="processed", process_answer=process_answer, accuracy_reward=accuracy_reward)}
+    tasks = {"sum": replace(tasks["sum"], thought_end="</a>")}
     data = [{"id": "a", "question": "q", "question_type": "sum", "answer": [8.0, 4.0], "image": "a.png", "note": 1}]
     rows = rows_from_records(data, tasks, image_root=tmp_path)
-    (found,) = predict(ScriptedEngine({}), LetterModule(), rows, tasks, thought_end="</a>", **SETTINGS)
+    (found,) = predict(ScriptedEngine({}), LetterModule(), rows, tasks, **SETTINGS)
     assert (seen["sol"], seen["image_size"], seen["processed_size"]) == ([4.0, 2.0], (80, 40), (40, 20))
     assert (seen["thought_end"], seen["id"], seen["question_type"]) == ("</a>", "a", "sum")
     assert seen["record"]["extra"] == {"note": 1}

@@ -51,7 +51,6 @@ def agent_policy(
     *,
     shape: TreeShape,
     length: int,
-    thought_end: str = "</think>",
 ) -> AgentStepPolicy:
     """The policy that grows these records.
 
@@ -61,7 +60,6 @@ def agent_policy(
         settings: what every `reset` gets beside the record (environment_args).
         shape: how many trees and branches; `TreeShape(1)` is one chain, for evaluation.
         length: the most tokens of a completion, observations included.
-        thought_end: closes a thought; its tag must not stand in what a tool returns.
 
     Raises UserError, one sentence: a task without environment, environments that do not go together, or settings that
     an environment's first reset refuses.
@@ -75,13 +73,14 @@ def agent_policy(
             "train it with method grpo or grpo_ma, or leave its records out"
         )
     samples = {name: _proof(task, first[name], settings) for name, task in used.items()}
+    thought_end = next(iter(used.values())).thought_end
     form = _form(samples, tokenizer, module, thought_tags(thought_end)[0].strip("<>"))
     make_of = {record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records}
     limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
     return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
 
 
-def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, length: int, thought_end: str) -> Callable:
+def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, length: int) -> Callable:
     """`policy_of` of trainer/evaluation/predict.py: one chain a record, of a task's own agent.
 
     `args` has the fields of config/tree_grpo_arguments.py; for the others see `agent_policy`.
@@ -89,8 +88,7 @@ def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, leng
     settings = settings_of(args)
 
     def policy_of(task: Task, records: list[dict]) -> AgentStepPolicy:
-        limits = {"shape": TreeShape(1), "length": length, "thought_end": thought_end}
-        return agent_policy(args, records, tasks, tokenizer, module, settings, **limits)
+        return agent_policy(args, records, tasks, tokenizer, module, settings, shape=TreeShape(1), length=length)
 
     return policy_of
 
@@ -103,10 +101,9 @@ def check_agents(args, records: dict, held_out: dict, tasks: dict[str, Task], mo
 
     Raises UserError as `agent_policy` does.
     """
-    limits = {"length": args.max_completion_length, "thought_end": args.thought_end}
-    settings, tokenizer = settings_of(args), module.tokenizer
-    agent_policy(args, [*records.values()], tasks, tokenizer, module, settings, shape=shape_of(args), **limits)
-    policy_of = policies_of_evaluation(args, tasks, tokenizer, module, **limits)
+    settings, tokenizer, length = settings_of(args), module.tokenizer, args.max_completion_length
+    agent_policy(args, [*records.values()], tasks, tokenizer, module, settings, shape=shape_of(args), length=length)
+    policy_of = policies_of_evaluation(args, tasks, tokenizer, module, length)
     for name, record in held_out.items():
         if tasks[name].make_environment is not None:
             policy_of(tasks[name], [record])

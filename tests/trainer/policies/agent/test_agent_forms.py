@@ -183,13 +183,13 @@ def test_a_template_without_tool_turns_is_refused(tiny_text):
 
 
 def test_the_prompt_lists_the_tools(tiny_chat, tiny_vlm):
-    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=ChatEcho)
+    task = SimpleNamespace(config={"grpo_template": "{Question}"}, thought_end="</think>", make_environment=ChatEcho)
     record = {"question": "a?", "images": [], "videos": []}
     messages = build_messages(record, task)
     rendered = tiny_chat[0].render(messages)
     assert '"name": "search"' in rendered and "anything." in rendered and "_fork" not in rendered
     assert tiny_chat[0].encode(messages).ids
-    plain = build_messages(record, SimpleNamespace(config=task.config, make_environment=Echo))
+    plain = build_messages(record, SimpleNamespace(config=task.config, thought_end="</think>", make_environment=Echo))
     assert "tools" not in plain[0] and tiny_vlm[0].render(plain) == tiny_vlm[0].render(messages)
 
 
@@ -197,7 +197,7 @@ def test_a_tool_that_cannot_be_described_is_named():
     class Undescribed(ChatEcho):
         def peek(self, where): ...
 
-    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=Undescribed)
+    task = SimpleNamespace(config={"grpo_template": "{Question}"}, thought_end="</think>", make_environment=Undescribed)
     with pytest.raises(ValueError, match="the tool peek of Undescribed"):
         build_messages({"question": "a?", "images": [], "videos": []}, task)
 
@@ -206,7 +206,9 @@ def test_an_environment_that_cannot_be_made_is_one_sentence():
     def make_environment():
         raise ConnectionError("no game server")
 
-    task = SimpleNamespace(config={"grpo_template": "{Question}"}, make_environment=make_environment)
+    task = SimpleNamespace(
+        config={"grpo_template": "{Question}"}, thought_end="</think>", make_environment=make_environment
+    )
     with pytest.raises(ValueError, match=r"make_environment\(\) of test_agent_forms fails \(ConnectionError: no game"):
         build_messages({"question": "a?", "images": [], "videos": []}, task)
 
