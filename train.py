@@ -29,6 +29,7 @@ from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
 from config.startup import print_model, print_prompt, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
+from dataset.manifest import print_sources, read_manifests
 from model.loading import load_policy, trainable_report
 from task.errors import UserError, library_refusals
 from task.rewards.record_check import check_record
@@ -115,7 +116,9 @@ def start_from(checkpoint: str, args, model_args) -> None:
 def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer:
     """The trainer, with everything a user should see before the first step printed by the first process."""
     if not script.dataset_name:
-        raise UserError("no training data: give --dataset_name MANIFEST.yaml (see metadata/README.md)")
+        raise UserError(
+            "no training data: give --dataset_name MANIFEST.yaml, or a record file (see metadata/README.md)"
+        )
     make_output(args.output_dir)
     check_reporters(args.report_to)
     tasks = load_tasks(thought_end=args.thought_end)
@@ -123,6 +126,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     manifests, held_out = (
         [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
     )
+    if args.process_index == 0:
+        print_sources(read_manifests(manifests + held_out, script.image_root))
     train_dataset = build_dataset(manifests, tasks, **data)
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
     types = first_records(train_dataset, eval_dataset)

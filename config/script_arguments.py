@@ -10,7 +10,8 @@ class GRPOScriptArguments:
     """Data of a run."""
 
     dataset_name: list[str] = field(
-        default_factory=list, metadata={"help": "Training manifests (YAML, see metadata/README.md); several are mixed."}
+        default_factory=list,
+        metadata={"help": "Training manifests or record files (metadata/README.md); several are mixed."},
     )
     eval_dataset_name: list[str] = field(
         default_factory=list, metadata={"help": "Held-out manifests for eval_strategy."}

@@ -33,7 +33,7 @@ def build_dataset(
     """All rows of one manifest or of several, in their order (shuffling is the trainer's).
 
     Args:
-        manifests: path, or list of paths, of YAML manifests (see dataset/manifest.py).
+        manifests: path, or list of paths, of YAML manifests or record files (see dataset/manifest.py).
         tasks: question_type -> Task, as `task.task_loader.load_tasks` gives it; the templates' <think> tags become
             those of its `thought_end`.
         seed: of `random:N` sampling.

@@ -1,17 +1,23 @@
 """YAML manifest -> which record files to read, how much of each, and where their media lie.
 
+A record file in the place of a manifest is a manifest of one entry.
+
 A manifest:
 
     datasets:
-      - json_path: train.jsonl          # .json (a list) or .jsonl; relative to the manifest's folder
+      - json_path: train.jsonl          # .json (a list), .jsonl or .parquet
         sampling_strategy: random:20%   # all | first:N | end:N | random:N, N a number of records or a share with %
         data_root: pictures             # where relative media paths start; default: the folder of json_path
         data_modality: image            # text | image | video; leave it out for mixed files
+
+A relative json_path or data_root starts from the manifest's folder. What does not exist there is looked for from the
+working folder and from the checkout.
 """
 
 from __future__ import annotations
 
 import difflib
+import filecmp
 import math
 import os
 import random
@@ -24,8 +30,11 @@ import yaml
 from dataset.unique_keys import UniqueKeyLoader
 from task.errors import UserError
 
+CHECKOUT = Path(__file__).resolve().parents[1]
+RECORD_FILES = (".json", ".jsonl", ".parquet")
 KEYS = ("json_path", "sampling_strategy", "data_root", "data_modality")
 MODALITIES = ("text", "image", "video")
+STARTS = "relative paths start from the manifest's folder, else from the working folder or the checkout"
 STRATEGY = re.compile(r"(first|end|random):(\d+|\d+(?:\.\d+)?%)")
 
 
@@ -53,6 +62,12 @@ def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLik
             f"image_root {str(image_root)!r} is not a folder: give the folder that relative media paths start from."
         )
     return [source for path in paths for source in _read_manifest(_absolute(path, Path.cwd()), image_root)]
+
+
+def print_sources(sources: list[Source]) -> None:
+    """One line per entry: the record file, the part of it, and the folder that its media paths start from."""
+    for source in sources:
+        print(f"records {source.path} ({source.strategy}), media from {source.data_root}")
 
 
 def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
@@ -91,11 +106,12 @@ def nearest(name: str, known) -> str:
 def _read_manifest(path: Path, image_root) -> list[Source]:
     if not os.path.isfile(path):
         fault = "is a folder" if os.path.isdir(path) else "does not exist"
-        raise UserError(f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list.")
-    if path.suffix in (".json", ".jsonl"):
         raise UserError(
-            f"{path} is a record file, not a manifest: name it as json_path in a YAML file with a `datasets:` list."
+            f"manifest {path} {fault}: give the path of a YAML file with a `datasets:` list, or of a record file."
         )
+    if path.suffix in RECORD_FILES:
+        root = path.parent if image_root is None else _absolute(image_root, Path.cwd())
+        return [Source(path, "all", root, None, str(path))]
     try:
         content = yaml.load(path.read_text(encoding="utf-8-sig"), Loader=UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
@@ -125,13 +141,14 @@ def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
             )
         if not isinstance(value, str):
             raise UserError(f"{place}: {key} must be text, not {value!r}: correct it or leave the key out.")
-    path = _absolute(entry["json_path"], folder)
-    if path.suffix not in (".json", ".jsonl"):
+    path = _located(entry["json_path"], folder, f"{place}: json_path")
+    if path.suffix not in RECORD_FILES:
         raise UserError(
-            f"{place}: json_path {entry['json_path']!r} must end in .json (a list) or .jsonl (one record a line)."
+            f"{place}: json_path {entry['json_path']!r} must end in .json (a list), .jsonl (one record per line) or "
+            ".parquet."
         )
     if not os.path.isfile(path):
-        raise UserError(f"{place}: json_path {path} does not exist: paths are relative to the manifest's folder.")
+        raise UserError(f"{place}: json_path {path} does not exist: {STARTS}.")
     strategy = entry.get("sampling_strategy", "all")
     _check_strategy(strategy, place)
     modality = entry.get("data_modality")
@@ -140,11 +157,32 @@ def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
             f"{place}: data_modality {modality!r} is not one of {', '.join(MODALITIES)}"
             f"{nearest(modality, MODALITIES)}: name one, or leave it out for a mixed file."
         )
-    root = _absolute(entry["data_root"], folder) if "data_root" in entry else path.parent
-    root = root if image_root is None else _absolute(image_root, Path.cwd())
+    if image_root is not None:
+        root = _absolute(image_root, Path.cwd())
+    else:
+        root = _located(entry["data_root"], folder, f"{place}: data_root") if "data_root" in entry else path.parent
     if not os.path.isdir(root):
-        raise UserError(f"{place}: data_root {root} is not a folder: paths are relative to the manifest's folder.")
+        raise UserError(f"{place}: data_root {root} is not a folder: {STARTS}.")
     return Source(path, strategy, root, modality, place)
+
+
+def _located(text: str, folder: Path, what: str) -> Path:
+    """The path below the manifest's folder; where nothing is there, below the working folder or the checkout.
+
+    UserError where those two hold different files or folders.
+    """
+    own = _absolute(text, folder)
+    if os.path.exists(own):
+        return own
+    found = [path for start in (Path.cwd(), CHECKOUT) if os.path.exists(path := _absolute(text, start))]
+    if len(found) == 2 and not _same(*found):
+        raise UserError(f"{what} {text!r} may be {found[0]} or {found[1]}, which differ: write the whole path.")
+    return found[0] if found else own
+
+
+def _same(first: Path, second: Path) -> bool:
+    both_files = first.is_file() and second.is_file()
+    return first.samefile(second) or (both_files and filecmp.cmp(first, second, shallow=False))
 
 
 def _check_strategy(strategy: str, place: str) -> None:

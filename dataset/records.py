@@ -1,4 +1,4 @@
-"""Record files -> checked records: a .json list or .jsonl lines, every fault named by file, line and record."""
+"""Record files -> checked records: a .json list, .jsonl lines or a .parquet table; faults named by file and record."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ EMPTY = "{path} holds no records: give it at least one, or take it out of the ma
 def read_records(path: Path, name: str, on_problem) -> list[tuple[str, str, object]]:
     """(place for messages, id for a record without one, raw record) for each record of a file.
 
+    An empty cell of a .parquet file is a missing key, but for the answer, which may be null.
     That id is "<name>:<index from 0>"; blank lines of a .jsonl do not count. UTF-8 with or without a byte order mark.
 
     Args:
         name: what the file is called in ids, its stem.
         on_problem: called with one sentence for each fault (not UTF-8, not JSON); the record is then left out.
     """
+    if path.suffix == ".parquet":
+        return [(place, f"{name}:{index}", raw) for index, (place, raw) in enumerate(_table_rows(path, on_problem))]
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -59,6 +62,33 @@ def _json_lines(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
     if not lines:
         on_problem(EMPTY.format(path=path))
     return parts
+
+
+def _table_rows(path: Path, on_problem) -> list[tuple[str, object]]:
+    from pyarrow import ArrowException, parquet
+
+    try:
+        rows = parquet.read_table(path).to_pylist()
+    except (ArrowException, OSError, ValueError) as error:
+        on_problem(f"{path} is no whole parquet file ({' '.join(str(error).split())}): write it again.")
+        return []
+    if not rows:
+        on_problem(EMPTY.format(path=path))
+    kept = []
+    for number, row in enumerate(rows):
+        place = f"{path} row {number}"
+        if any(_holds_bytes(value) for value in row.values()):
+            on_problem(
+                f"{place} holds a picture itself: convert the table with scripts/data/convert.py --format table."
+            )
+            continue
+        kept.append((place, {key: value for key, value in row.items() if value is not None or key == "answer"}))
+    return kept
+
+
+def _holds_bytes(value) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return isinstance(value, bytes) or any(_holds_bytes(one) for one in inner)
 
 
 def _json_list(path: Path, text: str, on_problem) -> list[tuple[str, object]]:

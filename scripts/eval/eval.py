@@ -80,11 +80,14 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     In all processes but the first metrics.json stands as {}. Raises UserError if no checkpoint could be evaluated.
     """
     from dataset.dataset_grpo import build_dataset
+    from dataset.manifest import print_sources, read_manifests
     from model.loading import AdapterError
     from task.task_loader import load_tasks
 
     tasks = load_tasks(thought_end=args.thought_end)
     checkpoints = checkpoints_of(args)
+    if processes.first:
+        print_sources(read_manifests(args.dataset, args.image_root))
     rows = build_dataset(
         args.dataset,
         tasks,

@@ -32,6 +32,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 from config.output import check_no_later, checkpoint_to_resume, make_output
 from config.parser import RecipeParser
 from dataset.dataset_grpo import build_dataset, load_media, read_row
+from dataset.manifest import print_sources, read_manifests
 from model.loading import load_policy
 from task.errors import UserError, library_refusals
 from task.parsing.answers import thought_tags
@@ -171,6 +172,8 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
     set_seed(training.seed)
     tasks = load_tasks(thought_end=args.thought_end)
     seed = training.data_seed if training.data_seed is not None else training.seed
+    if training.process_index == 0:
+        print_sources(read_manifests(args.dataset, args.image_root))
     rows = build_dataset(args.dataset, tasks, seed=seed, image_root=args.image_root)
     check_thoughts(rows, args.empty_thought, args.thought_end)
     module, model, processor = load_policy(
