@@ -1,9 +1,9 @@
-"""A picture for nobody: what keeps processes in step when some have pictures in a pass and others have none.
+"""Dummy media keep processes in step when some have pictures in a forward pass and others have none.
 
-DDP, ZeRO and FSDP talk as modules run, so a process that leaves the vision tower out while another runs it makes both
-wait for ever, or adds gradients of different weights. Where media are anywhere in a generation, every pass of every
-process therefore has some of each kind that occurs: a pass without gets a tiny one, whose tokens no row reads. That
-changes no value, and its gradient is exactly zero.
+DDP, ZeRO and FSDP communicate as modules run. If one process runs the vision tower and another does not, both hang, or
+gradients of different weights are summed. So if a kind of media occurs anywhere in a generation, every forward pass of
+every process contains that kind: a pass without it gets a tiny dummy, whose tokens no row attends to. This changes no
+value, and the gradient of the dummy is exactly zero.
 """
 
 from __future__ import annotations
@@ -24,25 +24,25 @@ SIDE = 56  # pixels
 
 
 def media_kinds(items: Iterable[EncodedPrompt]) -> list[bool]:
-    """Whether each of `KINDS` is among the media of prompts and observations."""
+    """For each of `KINDS`, whether it occurs among the media of prompts and observations."""
     found = {key for item in items for key in item.media}
     return [kind in found for kind in KINDS]
 
 
 def rollout_media_kinds(rollout: Rollout) -> list[bool]:
-    """The same of all prompts and observations of a generation."""
+    """The same for all prompts and observations of a generation."""
     seen = [node.media for tree in rollout.trees for node in tree.nodes if node.media is not None]
     return media_kinds([*rollout.prompts, *seen])
 
 
 def missing_dummies(items: Iterable[EncodedPrompt], dummies: dict[str, EncodedPrompt]) -> list[EncodedPrompt]:
-    """The prompts of `dummies` (kind -> prompt) whose kind the `items` of a pass lack."""
+    """The prompts of `dummies` (kind -> prompt) for the kinds that do not occur among the `items` of a pass."""
     present = dict(zip(KINDS, media_kinds(items), strict=True))
     return [dummies[kind] for kind in KINDS if kind in dummies and not present[kind]]
 
 
 def add_dummy_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
-    """The plan with one more prompt behind its slots that no row continues."""
+    """The plan with a prompt appended that no row continues."""
     device, count = plan.subtree_end.device, len(prompt.ids)
     positions = prompt.position_ids.to(device)
     positions = positions[:, None] if positions.dim() == 2 else positions[None]
@@ -57,9 +57,9 @@ def add_dummy_to_plan(plan: Plan, prompt: EncodedPrompt) -> Plan:
 
 
 def add_dummy_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """(B+1, P+T) input ids and attention mask with one more row: the prompt, and none of the T = `width` tokens behind.
+    """(B+1, P+T) input ids and attention mask with an added row: the prompt, and padding for the T = `width` tokens.
 
-    Rows are padded on the left, all of them where the prompt is longer than P.
+    If the prompt is longer than P, the other rows are padded on the left.
     """
     more = max(len(prompt.ids) + width - input_ids.size(1), 0)
     rows = []
@@ -70,7 +70,7 @@ def add_dummy_row(prompt: EncodedPrompt, input_ids, attention_mask, width: int) 
 
 
 def dummy_prompt(module: VLMModule, kind: str) -> EncodedPrompt:
-    """A user turn with nothing but a small picture, or a video of two."""
+    """A user turn with only a small picture, or a video of two small frames."""
     picture = Image.new("RGB", (SIDE, SIDE))
     part, *media = ("image", [picture], []) if kind == "pixel_values" else ("video", [], [[picture, picture]])
     return module.encode([{"role": "user", "content": [{"type": part, "index": 0}]}], *media)

@@ -1,4 +1,4 @@
-"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row a leaf, the reference)."""
+"""Log-probabilities of completion tokens: packed (shared tokens once) or dense (one row per leaf, the reference)."""
 
 # B rows, P longest prompt, T longest completion
 
@@ -26,24 +26,25 @@ from trainer.logprobs.packing import Plan, build_plans, completion_offsets, pack
 from trainer.logprobs.tree_attention import use_tree_attention
 from trainer.rollout import Rollout
 
-# Largest difference of a log-prob that the start-up check lets pass, in nats: rounding, not another computation.
+# Largest log-prob difference, in nats, that the start-up check accepts as rounding.
 FLOAT32_BOUND, LOW_PRECISION_BOUND = 1e-3, 0.5
 
 
 class RowForward:
-    """Log-probs and entropies of rows of the current rollout; one layout for policy, old and reference passes.
+    """Log-probs and entropies of rows of the current rollout, in one layout for policy, old and reference passes.
 
     Args:
         module: the model family.
         model: the bare policy, put on tree attention when prefixes are shared.
         prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
-        max_slots: slots one packed forward may have; more are cut between subtrees, each cut checkpointed.
-        largest: the largest of a number over all processes. Where rows are cut, every process then makes as many
-            forward passes: a process with fewer would leave the others waiting (DDP and ZeRO talk in each).
-        processes: of the run; with several, all have the same kinds of media in every pass (`dummy_media`).
+        max_slots: largest number of slots of a packed forward; larger batches are cut between subtrees, and each part
+            is checkpointed.
+        largest: returns the maximum of a number over all processes. If rows are cut, every process makes the same
+            number of forward passes, since DDP and ZeRO communicate in each and would hang otherwise.
+        processes: number of processes; with several, all have the same kinds of media in every pass (`dummy_media`).
 
     Raises:
-        UserError: "on" with an attention implementation that cannot take a tree mask.
+        UserError: "on" with an attention implementation that does not support a tree mask.
     """
 
     def __init__(
@@ -63,17 +64,17 @@ class RowForward:
             except UserError as error:
                 if prefix_sharing == "on":
                     raise
-                warnings.warn(f"every leaf computes the tokens it shares with others again: {error}", stacklevel=3)
+                warnings.warn(f"prefixes are not shared, every leaf recomputes its whole row: {error}", stacklevel=3)
                 self.sharing = False
         self._rollout: Rollout | None = None
         self._dummies: dict[str, EncodedPrompt] = {}
         self._plans: dict[tuple[int, ...], list[Plan]] = {}
 
     def start(self, rollout: Rollout) -> None:
-        """Takes over a new rollout; plans of the old one are dropped.
+        """Starts a new rollout and drops the plans of the old one.
 
-        Raises UserError, by record, where a completion holds a placeholder of media: our engine never samples one, and
-        a library would end in a count without a name.
+        Raises UserError, naming the record, if a completion contains a media placeholder. The engine never samples
+        one; without this check the model would fail with a count that names no record.
         """
         for index, tree in enumerate(rollout.trees):
             prompt = rollout.prompts[index]
@@ -87,13 +88,13 @@ class RowForward:
             self._dummies = {kind: dummy_prompt(self.module, kind) for kind in anywhere}
 
     def __call__(self, model, bare_model, rows: list[int], input_ids, attention_mask, width: int):
-        """(B, T) log-probs and entropies of the given rows; `input_ids`, `attention_mask` (B, P+T), T = `width`."""
+        """(B, T) log-probs and entropies of the given rows. `input_ids`, `attention_mask`: (B, P+T), T = `width`."""
         if not self.sharing:
             return self.dense(model, rows, input_ids, attention_mask, width)
         return packed_forward(model, self.module, self._plan(tuple(rows), width, input_ids.device), bare_model)
 
     def dense(self, model, rows: list[int], input_ids, attention_mask, width: int):
-        """The same, one row a leaf."""
+        """The same with one row per leaf."""
         prompts = [self._rollout.prompts[self._rollout.row_tree[row]] for row in rows]
         observations = [self._rollout.observations(row) for row in rows]
         dummies = missing_dummies([*prompts, *(seen for found in observations for _, seen in found)], self._dummies)
@@ -104,7 +105,7 @@ class RowForward:
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
     def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> float:
-        """Largest |packed - dense| log-prob of the rows, of a model without dropout; RuntimeError above the bound."""
+        """Largest |packed - dense| log-prob of the rows, for a model without dropout; RuntimeError above the bound."""
         with torch.no_grad():
             packed, _ = self(model, model, rows, input_ids, attention_mask, width)
             dense, _ = self.dense(model, rows, input_ids, attention_mask, width)
@@ -112,13 +113,13 @@ class RowForward:
         bound = FLOAT32_BOUND if packed.dtype == torch.float32 and model.dtype == torch.float32 else LOW_PRECISION_BOUND
         if not gap <= bound:
             raise RuntimeError(
-                f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): this model is not computed "
-                "exactly with shared prefixes; train with --prefix_sharing off and please report the model"
+                f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): prefix sharing is not exact "
+                "for this model; train with --prefix_sharing off and please report the model"
             )
         return gap
 
     def slots(self, rows: list[int]) -> int:
-        """Token slots the pass over these rows takes (of its largest part, where they are cut)."""
+        """Token slots of the pass over these rows (of its largest part, if they are cut)."""
         if tuple(rows) in self._plans:
             return max(plan.slots for plan in self._plans[tuple(rows)])
         lengths = [len(self._rollout.prompts[self._rollout.row_tree[r]].ids) for r in rows]
@@ -145,7 +146,7 @@ class RowForward:
 
 
 def _dummy_plan(plans: list[Plan]) -> Plan:
-    """The smallest of the plans once more, for no row: a forward pass that changes neither values nor gradients."""
+    """The smallest plan again, without rows: a forward pass that changes neither values nor gradients."""
     smallest = min(plans, key=lambda plan: plan.slots)
     return dataclasses.replace(smallest, slot_of=torch.full_like(smallest.slot_of, -1))
 
@@ -163,16 +164,16 @@ def dense_forward(
 
     Args:
         model: the policy or reference, wrapped or not, with TRL's `add_fused_lm_head` installed.
-        prompts: (B,) the encoded prompt of each row; its media go in once per row, as TRL's own layout has it.
+        prompts: (B,) the encoded prompt of each row; its media are passed once per row, as in TRL's own layout.
         input_ids, attention_mask: (B, P+T), prompts padded on the left, completions on the right.
         logits_to_keep: T.
         observations: (B,) the observations with pictures of each row: (first completion token, observation).
 
     Returns:
         log-probabilities and entropies (nats) at the temperature of the fused head, both (B, T); 0 where masked. The
-        entropies are None where that head does not compute them (a reference model's).
+        entropies are None if that head does not compute them (as in a reference model).
 
-    Positions are passed explicitly, so nothing depends on what the model remembers of its last generation.
+    Positions are passed explicitly, so nothing depends on state that the model keeps from its last generation.
     """
     labels = input_ids.masked_fill(attention_mask == 0, -100)
     labels[:, :-logits_to_keep] = -100
@@ -195,7 +196,7 @@ def dense_forward(
 def row_positions(prompts: list[EncodedPrompt], width: int, offsets: Sequence[np.ndarray]) -> torch.Tensor:
     """Position ids of left-padded rows: (B, width) for text models, (3, B, width) for models with mrope axes.
 
-    `offsets`: of each row, see `completion_offsets`.
+    `offsets`: the completion offsets of each row, see `completion_offsets`.
     """
     rows = []
     for prompt, offset in zip(prompts, offsets, strict=True):

@@ -1,7 +1,7 @@
-"""Which trees go together in a micro-batch: as many rows in each, and about as many tokens to compute.
+"""Partitions trees into micro-batches of equal numbers of rows and nearly equal numbers of tokens to compute.
 
-The partition is fixed when the trees are grown, and old, reference and policy passes all run over it, so that each
-reuses the same packing plans. Every process makes the same number of micro-batches.
+The partition is fixed when the trees are grown, and the old, reference and policy passes all use it, so they share the
+same packing plans. Every process has the same number of micro-batches.
 """
 
 # B rows of a process, S micro-batches of a generation
@@ -14,9 +14,9 @@ from trainer.rollout import Rollout
 
 
 def partition(rollout: Rollout, steps: int, accumulation: int) -> list[list[int]]:
-    """The rows of each of `steps` micro-batches, whole trees in the order grown.
+    """The rows of each of `steps` micro-batches; trees are never split.
 
-    Trees change places only inside an optimiser step (`accumulation` micro-batches), so which prompts an update sees
+    Trees are reordered only within an optimiser step (`accumulation` micro-batches), so which prompts an update sees
     does not depend on what was sampled.
     """
     rows = [[] for _ in rollout.trees]
@@ -35,8 +35,9 @@ def partition(rollout: Rollout, steps: int, accumulation: int) -> list[list[int]
 
 
 def balanced(sizes: list[int], groups: int) -> list[list[int]]:
-    """Indices of `sizes` in `groups` groups of equal count, the sums nearly equal: each next largest goes to the
-    lightest group with a free place.
+    """Indices of `sizes` in `groups` groups of equal count and nearly equal sums.
+
+    Greedy: from the largest size down, each goes to the lightest group that is not full.
 
     >>> balanced([9, 8, 2, 1], groups=2)
     [[0, 3], [1, 2]]
@@ -51,7 +52,7 @@ def balanced(sizes: list[int], groups: int) -> list[list[int]]:
 
 
 def take_rows(output: dict, rows: list[int]) -> dict:
-    """The given rows of every tensor of a generation; what has no rows (a count) stays."""
+    """The given rows of every tensor of a generation; values without rows (counts) are kept."""
     return {
         name: value[rows] if isinstance(value, torch.Tensor) and value.dim() > 0 else value
         for name, value in output.items()
@@ -59,7 +60,7 @@ def take_rows(output: dict, rows: list[int]) -> dict:
 
 
 def token_counts(batch: dict) -> torch.Tensor:
-    """Trained tokens of a micro-batch: all, of thoughts, of answers."""
+    """(3,) trained tokens of a micro-batch: in total, of thoughts, of answers."""
     mask = batch["completion_mask"] * batch["tool_mask"]
     thought = mask * batch["thought_mask"] if "thought_mask" in batch else mask * 0
     return torch.stack([mask.sum(), thought.sum(), mask.sum() - thought.sum()]).double()

@@ -1,19 +1,21 @@
-"""Packed rows: every token that several rows of a micro-batch share is computed once, and its picture too.
+"""Packed rows: tokens and pictures that several rows of a micro-batch share are computed once.
 
 The rows of one prompt form a trie whose edges are (parent slot, next token). A slot is an edge: its *input* is the
-token before, its *label* the token itself. So siblings after a fork each carry the parent's last token again as their
+preceding token, its *label* the token itself. So siblings after a fork all repeat the parent's last token as their
 input, and each slot has exactly one label. A prompt of P tokens gives P - 1 shared slots without a label; its last
-token is the input of the first completion tokens. Rows whose prompts agree in tokens and media merge, others never do.
+token is the input of the first completion tokens. Only rows whose prompts agree in tokens and media are merged.
 
     rows [7 8 5] and [7 8 6] on the prompt [1 2 3]
     slot         0  1  2  3  4  5
     input        1  2  3  7  8  8
     label        -  -  7  8  5  6
-    subtree_end  6  6  6  6  5  6     slot q sees slot k when k <= q < subtree_end[k]
+    subtree_end  6  6  6  6  5  6     slot q attends to slot k if k <= q < subtree_end[k]
 
-Slots stand depth-first: rows are sorted, and a row adds the slots past what it has in common with the row before.
+Slots are in depth-first order: rows are sorted, and a row adds slots for the tokens after its common prefix with the
+preceding row.
 
-With dropout (lora_dropout > 0) a shared slot draws one mask for all the rows that share it, the dense layout one a row.
+With dropout (lora_dropout > 0) a shared slot draws one mask for all rows that share it; the dense layout draws one per
+row.
 """
 
 # R rows, T tokens of the longest completion, N slots, P prompt tokens
@@ -49,11 +51,11 @@ class Plan:
         input_ids: (1, N) long.
         shift_labels: (1, N) long, the token each slot predicts; -100 on slots inside a prompt.
         position_ids: (3, 1, N) long for models with three position axes, else (1, N).
-        subtree_end: (N,) long, one past the last slot below each slot, itself included.
+        subtree_end: (N,) long, one past the last slot of each slot's subtree (the slot itself included).
         slot_of: (R, T) long, slot of each completion token of every row of the micro-batch; -1 on padding and on rows
-            that another plan of the micro-batch holds.
-        prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each go
-            in once.
+            that belong to another plan of the micro-batch.
+        prompts: the distinct prompts and observations with pictures, in the order of their slots; the media of each are
+            passed once.
     """
 
     input_ids: torch.Tensor
@@ -68,13 +70,13 @@ class Plan:
         return self.subtree_end.numel()
 
     def attention_mask(self) -> torch.Tensor:
-        """(1, 1, N, N) bool, True where a query slot (row) sees a key slot (column)."""
+        """(1, 1, N, N) bool, True where a query slot (row) attends to a key slot (column)."""
         slot = torch.arange(self.slots, device=self.subtree_end.device)
         return ((slot <= slot[:, None]) & (slot[:, None] < self.subtree_end))[None, None]
 
     @functools.cached_property
     def block_mask(self) -> BlockMask:
-        """The same mask for flex_attention; built once, for the old, reference and policy passes."""
+        """The same mask for flex_attention; built once for the old, reference and policy passes."""
         subtree_end = self.subtree_end
 
         def sees(batch, head, query, key):
@@ -97,16 +99,16 @@ def build_plans(
     device: torch.device | str | None = None,
     observations: Sequence[Sequence[tuple[int, EncodedPrompt]]] | None = None,
 ) -> list[Plan]:
-    """Plans of at most `max_slots` slots that hold every row of the micro-batch once (None: one plan).
+    """Plans of at most `max_slots` slots (None: a single plan) that together contain every row of the micro-batch once.
 
     Row r continues prompts[row_prompt[r]] with the token ids completions[r]. `width` is T of the (R, T) results, at
-    least the longest completion (the default). Linear in the row tokens.
+    least the longest completion (the default). Linear in the number of row tokens.
 
-    Cuts fall between subtrees; the path from the prompt down to a cut is computed again behind it, and the cuts are
-    those with the fewest slots in all. Raises UserError if a single row needs more slots than `max_slots`.
+    Cuts fall between subtrees; the path from the prompt to a cut is recomputed after it, and the cuts minimise the
+    total number of slots. Raises UserError if a single row needs more slots than `max_slots`.
 
-    `observations` are those with pictures of each row, as (first completion token, observation); rows share one if its
-    tokens and its pictures agree.
+    `observations`: of each row, its observations with pictures as (first completion token, observation); rows share an
+    observation if both its tokens and its pictures agree.
     """
     assert len(row_prompt) == len(completions) > 0, (len(row_prompt), len(completions))
     rows = _sort_rows(prompts, row_prompt, completions, observations or [()] * len(completions))
@@ -117,9 +119,10 @@ def build_plans(
 
 
 def completion_offsets(observations: Sequence[tuple[int, EncodedPrompt]], width: int) -> np.ndarray:
-    """Positions of a row's completion tokens counted from the prompt's `next_position`, (axes or 1, T = `width`).
+    """Positions of a row's completion tokens relative to the prompt's `next_position`, (axes or 1, T = `width`).
 
-    Text takes one position a token; an observation with pictures takes its own and moves what follows by its extent.
+    Text takes one position per token; an observation with pictures has its own positions and shifts what follows by its
+    extent.
     """
     offsets = np.arange(width)[None]
     for at, seen in observations:
@@ -136,11 +139,11 @@ def packed_forward(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probability and entropy of every completion token, (R, T) each, in nats, 0 on padding.
 
-    The model carries TRL's fused LM head (`add_fused_lm_head`), which holds the temperature; entropies are None if that
-    head does not compute them. Best with `use_tree_attention(model)`; plain sdpa and eager take the full N x N mask.
+    The model needs TRL's fused LM head (`add_fused_lm_head`), which applies the temperature; entropies are None if that
+    head does not compute them. Best with `use_tree_attention(model)`; plain sdpa and eager get the full N x N mask.
 
-    With several plans and gradients on, each forward is checkpointed, so that memory is that of the largest plan.
-    `bare_model` is the model inside `model`'s DDP or DeepSpeed wrapper: it recomputes during backward, when a second
+    With several plans and gradients enabled, each forward is checkpointed, so that memory is that of the largest plan.
+    `bare_model` is the model inside `model`'s DDP or DeepSpeed wrapper. It recomputes during backward, where a second
     call of the wrapper would restart its gradient reduction.
     """
     bare_model = bare_model or model
@@ -159,7 +162,7 @@ def packed_forward(
 
 
 def _slot_values(callees, module, plan, bare_model):
-    """The fused head's log-probs and entropies per slot, (1, N) each, by the next model of `callees`."""
+    """Log-probs and entropies per slot from the fused head, (1, N) each; calls the next model of `callees`."""
     device = plan.input_ids.device
     media = {name: value.to(device) for name, value in module.batch_media(plan.prompts).items()}
     output = next(callees)(
@@ -175,7 +178,7 @@ def _slot_values(callees, module, plan, bare_model):
 
 
 def _mask_for(attention: str, plan: Plan, dtype: torch.dtype) -> torch.Tensor | BlockMask:
-    """The mask in the form the language model's attention takes; any 4-D mask reaches it untouched."""
+    """The mask in the form that the language model's attention expects; transformers passes 4-D masks on unchanged."""
     if attention == TREE_ATTENTION:
         return plan.block_mask if plan.subtree_end.is_cuda else plan.subtree_end[None, None, None]
     if attention == "eager":
@@ -185,19 +188,19 @@ def _mask_for(attention: str, plan: Plan, dtype: torch.dtype) -> torch.Tensor | 
 
 @dataclass(frozen=True)
 class _SortedRows:
-    """Rows by (prompt, completion in lexicographic order), so that common beginnings are common with the neighbour."""
+    """Rows sorted by prompt, then lexicographically by completion, so that rows with common prefixes are neighbours."""
 
-    order: np.ndarray  # (R,) place of each sorted row in the micro-batch
+    order: np.ndarray  # (R,) index of each sorted row in the micro-batch
     tokens: np.ndarray  # (R, T) completions, -1 on padding
     lengths: np.ndarray  # (R,)
-    shared: np.ndarray  # (R,) tokens a row has in common with the row before, 0 at a new prompt
+    shared: np.ndarray  # (R,) length of the common prefix with the preceding row, 0 at a new prompt
     prompt_of: np.ndarray  # (R,) index into `prompts`
     prompts: list[EncodedPrompt]
-    offsets: np.ndarray  # (axes or 1, R, T) positions of the completion tokens from the prompt's end
+    offsets: np.ndarray  # (axes or 1, R, T) positions of the completion tokens relative to the prompt's end
     observations: list[Sequence[tuple[int, EncodedPrompt]]]  # (R,) those with pictures: first token, observation
 
     def prompt_slots(self) -> np.ndarray:
-        """(R,) slots of the inside of each row's prompt."""
+        """(R,) number of slots inside each row's prompt."""
         return np.array([len(prompt.ids) - 1 for prompt in self.prompts])[self.prompt_of]
 
 
@@ -234,7 +237,7 @@ def _sort_rows(prompts, row_prompt, completions, observations) -> _SortedRows:
 
 
 def _names(tokens: np.ndarray, observations) -> np.ndarray:
-    """The tokens, but an observation with pictures begins with a number of its own: placeholders name no picture."""
+    """The tokens, with a unique id as the first token of each observation with pictures: placeholders are all alike."""
     if not any(observations):
         return tokens
     names, known = tokens.copy(), {}
@@ -245,7 +248,7 @@ def _names(tokens: np.ndarray, observations) -> np.ndarray:
 
 
 def _cheapest_cuts(rows: _SortedRows, max_slots: int | None) -> list[int]:
-    """Boundaries 0 = c0 < c1 < ... = R of runs of sorted rows within `max_slots`, with the fewest slots in all."""
+    """Boundaries 0 = c0 < c1 < ... = R of runs of sorted rows within `max_slots`, with the fewest slots in total."""
     count = len(rows.lengths)
     path = rows.prompt_slots() + rows.lengths  # a run begins with the whole path of its first row
     added = np.cumsum(np.where(np.diff(rows.prompt_of, prepend=-1) > 0, path, rows.lengths - rows.shared))
@@ -261,7 +264,7 @@ def _cheapest_cuts(rows: _SortedRows, max_slots: int | None) -> list[int]:
     best, cut = np.zeros(count + 1, dtype=np.int64), np.zeros(count + 1, dtype=np.int64)
     for end in range(1, count + 1):
         slots = path[:end] + added[end - 1] - added[:end]
-        # Slots first, and among equals the fewest runs.
+        # Fewest slots; among equals, fewest runs.
         cost = np.where(slots <= max_slots, best[:end] + slots * (count + 1) + 1, np.iinfo(np.int64).max)
         cut[end] = cost.argmin()
         best[end] = cost[cut[end]]
@@ -278,15 +281,15 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
     shared = np.where(first, 0, rows.shared[start:end])
     prompt_slots = rows.prompt_slots()[start:end]
     own_prompt = np.where(first, prompt_slots, 0)
-    # First slot of each row, of its prompt if it is the first one with it; then N.
+    # First slot of each row (of its prompt, for the first row of a prompt); then N.
     starts = np.concatenate([[0], np.cumsum(own_prompt + lengths - shared)])
-    offset = starts[:-1] + own_prompt - shared  # the token a row owns at depth d has slot offset + d
+    offset = starts[:-1] + own_prompt - shared  # a token at depth d that the row owns has slot offset + d
 
     count, depth = end - start, np.arange(tokens.shape[1])
     place, begins, inside = np.arange(count)[:, None], depth >= shared[:, None], depth < lengths[:, None]
     owner = np.maximum.accumulate(np.where(begins, place, 0), axis=0)
     slot = np.where(inside, offset[owner] + depth, -1)
-    # `parting`: the next row that does not share the token at that depth; the subtree of the token ends there.
+    # `parting`: the next row that does not share the token at that depth, where the token's subtree ends.
     parting = np.minimum.accumulate(np.where(begins, place, count)[::-1], axis=0)[::-1]
     parting = np.concatenate([parting[1:], np.full_like(parting[:1], count)])
 
@@ -296,7 +299,8 @@ def _plan_of(rows: _SortedRows, start: int, end: int, shape: tuple[int, int], de
         with_media += [rows.prompts[prompt_of[i]]] if first[i] else []
         with_media += [seen for at, seen in rows.observations[start + i] if at >= shared[i]]
     axes = [prompt.position_ids.reshape(-1, len(prompt.ids)).cpu().numpy() for prompt in used]
-    slots, (row, at) = int(starts[-1]), np.nonzero(begins & inside)  # one (row, depth) a completion slot, in slot order
+    slots = int(starts[-1])
+    row, at = np.nonzero(begins & inside)  # of each completion slot, in slot order: its row and depth
     inputs, subtree_end = np.empty(slots, np.int64), np.empty(slots, np.int64)
     labels = np.full(slots, IGNORED, np.int64)
     positions = np.empty((len(axes[0]), slots), np.int64)

@@ -24,7 +24,7 @@ from transformers.masking_utils import sdpa_mask
 from task.errors import UserError
 
 NAME = "tree_attention"
-QUERY_BLOCK = 128  # measured on a CPU core: 64 to 256 are alike, 512 spends a quarter more on masked pairs
+QUERY_BLOCK = 128  # measured on a CPU core: 64 to 256 perform alike, 512 spends a quarter more time on masked pairs
 
 
 def interval_attention(query, key, value, subtree_end, scale=None, dropout=0.0) -> torch.Tensor:
@@ -44,7 +44,7 @@ def interval_attention(query, key, value, subtree_end, scale=None, dropout=0.0) 
         seen = torch.cat([above, own])
         mask = (seen <= own[:, None]) & (own[:, None] < subtree_end[seen])
         keys, values = (torch.cat([x.index_select(2, above), x[:, :, start:end]], dim=2) for x in (key, value))
-        # Heads that share keys become more queries of one head: no copy of the keys per head.
+        # Heads that share keys are folded into more queries of one head, so keys are not copied per head.
         folded = query[:, :, start:end].reshape(1, kv_heads, groups * (end - start), -1)
         output = torch.nn.functional.scaled_dot_product_attention(
             folded, keys, values, attn_mask=mask.repeat(groups, 1)[None, None], dropout_p=dropout, scale=scale
@@ -59,7 +59,7 @@ def _flex(compiled: bool):
 
 
 def tree_attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
-    """The function Transformers calls in each attention layer; returns ((1, N, H, D), None)."""
+    """The function that Transformers calls in each attention layer; returns ((1, N, H, D), None)."""
     if isinstance(attention_mask, BlockMask):
         grouped = query.shape[1] != key.shape[1]
         attend = _flex(compiled=query.is_cuda)
@@ -77,25 +77,25 @@ def language_attention(model: PreTrainedModel) -> str:
 
 
 def check_packable(model: PreTrainedModel) -> None:
-    """Raises UserError, with the way out, if packed training would be inexact on this language model."""
+    """Raises UserError, with the way out, if packed training would not be exact for this language model."""
     attention, text = language_attention(model), model.config.get_text_config()
     if attention not in (NAME, "sdpa", "eager"):
         raise UserError(
             f"attn_implementation {attention!r} of the language model cannot keep the branches of a packed tree apart: "
-            "set it to sdpa (the vision tower may keep its own), or train one row a leaf with --prefix_sharing off"
+            "set it to sdpa (the vision tower may keep its own), or train one row per leaf with --prefix_sharing off"
         )
     unusual = set(getattr(text, "layer_types", None) or []) - {"full_attention"}
     if unusual:
         raise UserError(
             f"the language model has {', '.join(sorted(unusual))} layers, and packed training is exact for full "
-            "attention only: train one row a leaf with --prefix_sharing off"
+            "attention only: train one row per leaf with --prefix_sharing off"
         )
 
 
 def use_tree_attention(model: PreTrainedModel) -> None:
-    """Puts the language model on `tree_attention`; the vision tower keeps what it has. Call it before the optimizer.
+    """Switches the language model, but not the vision tower, to `tree_attention`. Call it before making the optimizer.
 
-    It stays so for the model's life, because gradient checkpointing looks the function up again during backward.
+    The switch is permanent, because gradient checkpointing looks the function up again during backward.
     Raises UserError if the model cannot be packed.
     """
     check_packable(model)

@@ -1,4 +1,4 @@
-"""What each generation says about itself: sums and counts of one process, reduced by the trainer."""
+"""Metrics of a generation: sums and counts of one process, which the trainer reduces over all processes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ from trainer.rollout import Rollout
 def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
     """Name -> (sum, count) over one process; the metric is the quotient of the sums over all processes.
 
-    tokens/generated: sampled tokens a prompt; tokens/unique: those and the prompt's, each once; tokens/trained: tokens
-    of the rows a dense pass computes; thought and answer lengths in tokens; rollout/failed_share over prompts.
+    tokens/generated: sampled tokens per prompt; tokens/unique: these and the prompt's own tokens, each once;
+    tokens/trained: tokens per prompt of the rows that a dense pass computes; thought and answer lengths in tokens;
+    rollout/failed_share: share of prompts.
     """
     prompts = len(rollout.trees)
     has_thoughts = any(node.kind == "thought" for tree in rollout.trees for node in tree.nodes)
@@ -28,7 +29,7 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
         "rollout/failed_share": (sum(rollout.failed), prompts),
         "rollout/cut_share": (sum(node.status in ("length", "unclosed") for node in nodes), len(nodes)),
     }
-    if has_thoughts:  # failed trees have them too: every process must report the same names
+    if has_thoughts:  # failed trees have thoughts too, so every process reports the same names
         sums |= {
             "thought/length": (sum(len(node.token_ids) for node in thoughts), len(thoughts)),
             "thought/unclosed_share": (sum(node.status == "unclosed" for node in thoughts), len(thoughts)),
@@ -40,15 +41,15 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
 def sampler_gap(logps, sampled_logps, mask) -> tuple[float, float]:
     """(sum, count) of |log-prob of the policy - log-prob of the distribution sampled from| over trained tokens.
 
-    The policy's are over the full vocabulary, the sampler's after forbidden tokens (and top-k and so on) were masked.
+    The policy's log-probs are over the full vocabulary, the sampler's after masking forbidden tokens, top-k and so on.
     """
     return float(((logps - sampled_logps).abs() * mask).sum()), float(mask.sum())
 
 
 def length_correlation(advantages: np.ndarray, lengths: np.ndarray) -> float:
-    """Pearson's correlation of (N,) advantages and completion lengths over rows with an advantage; NaN if one is flat.
+    """Pearson correlation of (N,) advantages and completion lengths of rows with an advantage; NaN if one is constant.
 
-    Above 0 the update favours long completions: the bias that per-row normalisation of the loss adds to.
+    Above 0 the update favours long completions, a bias that per-row normalisation of the loss adds to.
     """
     kept = advantages != 0
     if kept.sum() < 2 or np.ptp(advantages[kept]) == 0 or np.ptp(lengths[kept]) == 0:

@@ -1,4 +1,4 @@
-"""What a training run says while it runs: its layout at the start, then one short line a log step."""
+"""Console output of a training run: its layout at the start, then one short line per log step."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ SHOWN = {
 
 
 class ShortProgress(ProgressCallback):
-    """The progress bar with the few figures one watches; all others go to the log backends and log.jsonl.
+    """The progress bar with the few metrics worth watching; all others go to the log back ends and log.jsonl.
 
     It shows steps, the time left, and tokens/s (TRL's `num_tokens`: prompts and completions of all processes).
     """
 
     def __init__(self):
         super().__init__()
-        self._counted: tuple[float, float] | None = None  # time and num_tokens of the log entry before
+        self._counted: tuple[float, float] | None = None  # time and num_tokens of the previous log entry
 
     def on_log(self, args, state, control, logs=None, **kwargs):
         if not state.is_world_process_zero or self.training_bar is None or not logs:
@@ -46,20 +46,20 @@ class ShortProgress(ProgressCallback):
                 rate = (tokens - self._counted[1]) / (now - self._counted[0])
                 self.training_bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
             self._counted = now, tokens
-        figures = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
+        metrics = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
         evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
-        if figures or evaluation:
-            self.training_bar.write(f"step {state.global_step}: " + ", ".join(figures or evaluation))
+        if metrics or evaluation:
+            self.training_bar.write(f"step {state.global_step}: " + ", ".join(metrics or evaluation))
 
 
 class RolloutBar:
     """A bar under the training bar while a generation is sampled: tokens, tokens/s and the time left.
 
-    How many tokens there will be nobody knows: the generation before says how many to expect, the first has no bar's
-    end. It appears after `DELAY` seconds, so that quick generations do not flicker.
+    The total is unknown, so the previous generation's number of tokens serves as the estimate (the first generation has
+    none). The bar appears after `DELAY` seconds, so that quick generations do not flicker.
 
     Attributes:
-        tokens, seconds: of the generation that was sampled last.
+        tokens, seconds: of the most recent generation.
     """
 
     DELAY = 2.0
@@ -86,7 +86,7 @@ class RolloutBar:
         self.seconds = time.monotonic() - self._started
 
     def sums(self) -> dict[str, tuple[float, float]]:
-        """Name -> (sum, count) of this process, as `rollout_sums` gives them: seconds, tokens/s of one process."""
+        """Name -> (sum, count) of this process, in the form of `rollout_sums`: seconds, and tokens/s of one process."""
         return {
             "rollout/seconds": (self.seconds, 1),
             "rollout/tokens_per_second": (self.tokens, self.seconds),
@@ -94,7 +94,7 @@ class RolloutBar:
 
 
 def warn_of_unclosed(share: float, args) -> None:
-    """A warning with the ways out when most thoughts of a generation never closed; `args` is the GRPOConfig."""
+    """Warns, with ways out, if most thoughts of a generation never closed; `args` is the GRPOConfig."""
     if share > 0.5:
         warnings.warn(
             f"{share:.0%} of the thoughts never closed: raise max_thought_length ({args.max_thought_length}), or "
@@ -104,24 +104,24 @@ def warn_of_unclosed(share: float, args) -> None:
 
 
 def without_record_dumps(record: logging.LogRecord) -> bool:
-    """A filter for TRL's logger: for leaves without reward it would print a whole record at each generation.
+    """A filter for TRL's logger, which would print a whole record in each generation that has a leaf without reward.
 
-    A failed rollout is such a leaf. Its share is logged as rollout/failed_share, and `warn_of_failures` speaks up.
+    Failed rollouts are such leaves. Their share is logged as rollout/failed_share, and `warn_of_failures` reports them.
     """
-    return RECORD_DUMP not in str(record.msg)  # accelerate puts the rank before it
+    return RECORD_DUMP not in str(record.msg)  # accelerate prefixes the rank
 
 
 def warn_of_failures(share: float, failures: dict[str, float]) -> None:
-    """A warning when nearly nothing of a generation could be grown: a run would go on to its end and learn nothing.
+    """Warns if almost no prompt of a generation could be grown: the run would go on to its end and learn nothing.
 
-    `failures`: what the log counted under tool/errors, of which the most frequent is named.
+    `failures`: the counts logged under tool/errors; the most frequent kind is named.
     """
     if share > 0.9:
         worst = max(failures, key=failures.get, default=None)
         named = f", most often by {worst}" if worst is not None and failures[worst] > 0 else ""
         warnings.warn(
-            f"{share:.0%} of the prompts grew nothing{named}: look at their media or tools; such leaves have no reward "
-            "and teach nothing",
+            f"nothing could be grown for {share:.0%} of the prompts{named}: check their media or tools; such leaves "
+            "have no reward and nothing is learnt from them",
             stacklevel=3,
         )
 

@@ -1,10 +1,11 @@
-"""`log.jsonl` in a run's output_dir: what Trainer.log gives to every back end, a line a log step, while it trains.
+"""`log.jsonl` in a run's output_dir: what Trainer.log reports to every back end, one line per log step.
 
     {"event": "start", "time", "max_steps", and every argument that differs from its default}
-    {"step", "time", and the figures}
+    {"step", "time", and the metrics}
     {"event": "end", "time"}
 
-trainer_state.json comes with the first checkpoint or the end of a run, too late for scripts/watch.py.
+It is written as the run trains. trainer_state.json appears only with the first checkpoint or at the end of a run, too
+late for scripts/watch.py.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FILE_NAME = "log.jsonl"
 
 
 class RunLog(TrainerCallback):
-    """Writes log.jsonl on the first process. A resumed run appends; a disk that is full is reported once."""
+    """Writes log.jsonl on the first process. A resumed run appends to it; a full disk is reported once."""
 
     def __init__(self):
         self.file: Path | None = None
@@ -34,7 +35,7 @@ class RunLog(TrainerCallback):
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             whole = self.file.read_bytes() if state.global_step and self.file.exists() else b""
-            self.file.write_bytes(whole[: whole.rfind(b"\n") + 1])  # without a line that was cut off
+            self.file.write_bytes(whole[: whole.rfind(b"\n") + 1])  # without an incomplete last line
         except OSError as error:
             self._give_up(error)
         self._write({"event": "start", "max_steps": state.max_steps, **changed_arguments(args)})
@@ -71,7 +72,7 @@ def changed_arguments(args) -> dict:
 
 
 def _plain(value):
-    """What JSON can hold: NaN and infinity as None, anything unknown as text."""
+    """The value in JSON types: NaN and infinity become None, unknown types become text."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, str | int):

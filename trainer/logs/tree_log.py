@@ -1,17 +1,17 @@
 """`--log_trees every:N`: rollout trees as lines of `trees.jsonl`, for the tree viewer of scripts/report.py.
 
-One line a tree:
+One line per tree:
 
     {"step", "prompt_id", "question_type", "question", "images": [path], "image_size", "processed_size",
      "nodes": [{"parent", "kind", "group", "status", "sampled", "count", "text", "tokens": [text], "entropies",
-                "logprobs", "advantage", "reward", "error": of a tool, where there was one,
-                "pictures": [data URL], where an observation has any}],
+                "logprobs", "advantage", "reward", "error": kind of a tool's error (only if there was one),
+                "pictures": [data URL] (only if an observation has any)}],
      "rows": [{"leaf", "rewards": {function: value}, "reward", "advantage"}],
-     "cut": what was left out, only where something was}
+     "cut": what was left out (only if something was)}
 
-`count` is the number of tokens. `tokens` are their texts: joined they give the node's text, so where one character
-spans several tokens the last of them holds it and the others are empty. A node's `advantage` and `reward` are means
-over the rows whose path it lies on: a node with credit of its own has the same in all of them. null: does not apply.
+`count` is the number of tokens. `tokens` are their texts, which joined give the node's text: if a character spans
+several tokens, the last one has it and the others are empty. A node's `advantage` and `reward` are means over the rows
+whose path contains it; a node with its own credit has the same value in all of them. null: does not apply.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from trainer.tree import Node, Tree
 FILE_NAME = "trees.jsonl"
 MAX_TREE_BYTES = 256 * 2**10
 MAX_FILE_BYTES = 64 * 2**20
-MAX_TEXT = 2000  # characters of a node's text in a tree that is too large with its tokens
-INCOMPLETE = "\ufffd"  # how a decoder shows the first bytes of a character
+MAX_TEXT = 2000  # characters of a node's text in a tree that is too large even without tokens
+INCOMPLETE = "\ufffd"  # how a decoder renders an incomplete character
 
 
 def parse_log_trees(value: str | None) -> int | None:
@@ -56,17 +56,17 @@ class TreeLog:
 
     Args:
         folder: the run's output_dir.
-        every: N. Where a generation serves several steps, the first generation at or after each multiple is logged.
-        max_tree_bytes: of one line. A larger tree loses its pictures, then its tokens (text stays), then all but the
-            start of its texts.
-        max_file_bytes: of the file. Once it is full, one last line says so and later trees are not logged.
+        every: N. If a generation serves several steps, the first generation at or after each multiple of N is logged.
+        max_tree_bytes: limit of one line. A larger tree is logged without its pictures, then without its tokens (the
+            text stays), then with truncated texts.
+        max_file_bytes: limit of the file. When it is reached, one last line says so and later trees are not logged.
     """
 
     def __init__(self, folder, every: int, max_tree_bytes: int = MAX_TREE_BYTES, max_file_bytes: int = MAX_FILE_BYTES):
         assert every >= 1, every
         self.file, self.every = Path(folder) / FILE_NAME, every
         self.max_tree_bytes, self.max_file_bytes = max_tree_bytes, max_file_bytes
-        self._next: int | None = None  # first step to log; None: nothing was asked yet
+        self._next: int | None = None  # first step to log; None before the first write
         self._full = False
 
     def due(self, step: int) -> bool:
@@ -83,15 +83,15 @@ class TreeLog:
         advantages: Sequence,
         decode: Callable[[list[int]], str],
     ) -> None:
-        """Writes the P trees of a rollout, if `due`; a disk that is full is reported, and training goes on.
+        """Writes the P trees of a rollout, if `due`; a full disk is reported, and training goes on.
 
         Args:
-            step: the optimiser step the trees were grown at.
+            step: the optimiser step at which the trees were grown.
             records: (P,) the prompts' records (question_type, question, images).
             rewards: reward function -> (B,) values, NaN where it abstained.
             totals: (B,) rewards of the rows.
-            advantages: (B,) one number a row, or one list a row with a number for each completion token (padding behind
-                them is not looked at).
+            advantages: (B,) one number per row, or one list per row with a number per completion token (padding after
+                them is ignored).
             decode: token ids -> text.
         """
         if not self.due(step):
@@ -115,7 +115,7 @@ class TreeLog:
         self._next = (step // self.every + 1) * self.every
 
     def _prepare(self, step: int) -> None:
-        """A run that starts at step 0 starts the file afresh; one that goes on drops a half-written last line."""
+        """A run that starts at step 0 starts a new file; a resumed one drops an incomplete last line."""
         if self._next is not None or not self.file.exists():
             return
         if step == 0:
@@ -126,7 +126,7 @@ class TreeLog:
             self.file.write_bytes(content[: content.rfind(b"\n") + 1])
 
     def _fitted(self, entry: dict) -> str:
-        """The entry as a line of at most `max_tree_bytes`, as far as leaving out what can be spared gets it."""
+        """The entry as one line, shortened step by step until it has at most `max_tree_bytes`, if that is possible."""
         nodes, cuts = entry["nodes"], []
         for leave_out in (_without_pictures, _without_tokens, self._with_short_texts):
             line = _line(entry)
@@ -166,7 +166,7 @@ def tree_entry(
     advantages: Sequence,
     decode: Callable[[list[int]], str],
 ) -> dict:
-    """{"nodes", "rows"} of the rollout's t-th tree, as the module's docstring describes them."""
+    """{"nodes", "rows"} of the rollout's t-th tree, see the module's docstring."""
     tree, rows = rollout.trees[t], [row for row, owner in enumerate(rollout.row_tree) if owner == t]
     credit = {row: _token_values(advantages[row], len(tree.tokens(rollout.row_leaf[row]))) for row in rows}
     passing: dict[int, list[tuple[float, float]]] = {i: [] for i in range(len(tree.nodes))}  # (advantage, reward)
@@ -224,7 +224,7 @@ def _row_entry(tree: Tree, row: int, rollout: Rollout, rewards, totals, credit: 
 
 
 def token_texts(ids: list[int], decode: Callable[[list[int]], str]) -> list[str]:
-    """A text for each token; a character that spans several tokens stands with its last one.
+    """One text per token; a character that spans several tokens is given to the last one.
 
     >>> token_texts([1, 2, 3], lambda ids: {(1,): "a", (2,): "\\ufffd", (2, 3): "é"}[tuple(ids)])
     ['a', '', 'é']
@@ -244,7 +244,7 @@ def _token_values(value, length: int) -> list[float]:
 
 
 def _mean(values: Sequence[float]) -> float:
-    """The mean of the numbers among the values; NaN where there is none."""
+    """The mean of the finite values; NaN if there are none."""
     finite = [float(x) for x in values if math.isfinite(x)]
     return sum(finite) / len(finite) if finite else math.nan
 

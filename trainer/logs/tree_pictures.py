@@ -1,4 +1,4 @@
-"""The pictures an agent's environment showed, small enough to stand in a line of trees.jsonl."""
+"""The pictures that an agent's environment showed, scaled down for a line of trees.jsonl."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from PIL import Image
 from trainer.tree import Node
 
 SIDE = 160  # pixels of the longer side
-MOST = 4  # pictures of one node
+MOST = 4  # pictures per node
 
 
 def pictures_of(node: Node) -> list[str]:
-    """Data URLs (PNG or JPEG) of the pictures in an observation, in their order; [] for any other node."""
+    """Data URLs (PNG or JPEG) of the pictures in an observation, in order; [] for any other node."""
     if node.media is None:
         return []
     results = getattr(getattr(node.extra, "point", None), "results", ())

@@ -16,7 +16,7 @@ def verbose() -> bool:
 
 
 def print_trees(rollout: Rollout, rewards, decode) -> None:
-    """Prints every tree; `rewards` (B,) are those of the rollout's rows."""
+    """Prints every tree; `rewards` (B,) has one value per row of the rollout."""
     scores = defaultdict(lambda: defaultdict(list))
     for tree, leaf, reward in zip(rollout.row_tree, rollout.row_leaf, rewards, strict=True):
         scores[tree][leaf].append(float(reward))
@@ -25,7 +25,7 @@ def print_trees(rollout: Rollout, rewards, decode) -> None:
 
 
 def render_tree(tree: Tree, decode, rewards: dict[int, list[float]]) -> str:
-    """The tree indented by depth: kind, status, tokens, text, and the rewards of the leaves' rows.
+    """The tree as text, indented by depth: kind, status, token count, text, and the rewards of the leaves' rows.
 
     Args:
         decode: token ids -> text.

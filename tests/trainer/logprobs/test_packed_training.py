@@ -1,4 +1,4 @@
-"""Three LoRA steps end at the same weights, packed or one row a leaf, whatever TRL's loss."""
+"""Three LoRA steps end at the same weights, packed or one row per leaf, whatever TRL's loss."""
 
 import copy
 
@@ -40,11 +40,11 @@ def test_three_adam_steps(tiny_vlm, tmp_path, monkeypatch, loss, beta):
 
 
 def test_auto_says_why_it_does_not_share(tiny_text):
-    """A model that cannot be packed trains one row a leaf, many times as dear: nobody should find that out later."""
+    """A model that cannot be packed trains one row per leaf, at many times the cost: the warning says so."""
     module, model, _ = tiny_text
     model = copy.deepcopy(model)
     model.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.warns(UserWarning, match=r"every leaf computes .* 'flash_attention_2' .*set it to sdpa"):
+    with pytest.warns(UserWarning, match=r"prefixes are not shared.* 'flash_attention_2' .*set it to sdpa"):
         assert not RowForward(module, model, "auto", None).sharing
     with pytest.raises(ValueError, match="flash_attention_2"):
         RowForward(module, model, "on", None)

@@ -1,4 +1,4 @@
-"""Packed rows give the log-probs, entropies and gradients of one row a leaf, on every kind of prompt."""
+"""Packed rows give the log-probs, entropies and gradients of one row per leaf, on every kind of prompt."""
 
 import copy
 import itertools

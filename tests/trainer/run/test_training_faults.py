@@ -191,7 +191,7 @@ class TestNothingGrown:
     def test_a_dead_tool_is_named_and_a_working_run_is_not_warned(self, recwarn):
         warn_of_failures(0.9, {"tool/errors/refused": 3.0})
         assert not recwarn
-        with pytest.warns(UserWarning, match=r"100% of the prompts grew nothing, most often by tool/errors/refused"):
+        with pytest.warns(UserWarning, match=r"grown for 100% of the prompts, most often by tool/errors/refused"):
             warn_of_failures(1.0, {"tool/errors/timeout": 0.5, "tool/errors/refused": 3.0})
-        with pytest.warns(UserWarning, match=r"95% of the prompts grew nothing: look at their media"):
+        with pytest.warns(UserWarning, match=r"nothing could be grown for 95% of the prompts: check their media"):
             warn_of_failures(0.95, {"tool/errors/timeout": 0.0})

@@ -119,7 +119,7 @@ COMBINATIONS = {
 
 
 def ends(trainer_of, changes: dict) -> list[dict]:
-    """The weights after training packed and one row a leaf."""
+    """The weights after training packed and one row per leaf."""
     found = []
     for sharing in ("on", "off"):
         trainer = trainer_of(prefix_sharing=sharing, **{"max_steps": 2, **changes})
