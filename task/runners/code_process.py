@@ -12,6 +12,8 @@ import ctypes
 import io
 import itertools
 import json
+import math
+import operator
 import os
 import resource
 import secrets
@@ -20,19 +22,27 @@ import signal
 import socket
 import struct
 import sys
+import sysconfig
 import time
+import types
 
 MEMORY_BYTES = 1 << 30  # address space of a process
 FILE_BYTES = 16 << 20
 OUTPUT_BYTES = 1 << 20  # standard output and error of a run
 OPEN_FILES, PROCESSES = 64, 16
 HONEST = "__honest__"  # a name in the tests
+OPERATORS = {
+    "Eq": operator.eq, "NotEq": operator.ne, "Lt": operator.lt, "LtE": operator.le, "Gt": operator.gt,
+    "GtE": operator.ge, "Is": operator.is_, "IsNot": operator.is_not, "Sub": operator.sub,
+    "In": lambda a, b: a in b, "NotIn": lambda a, b: a not in b,
+}  # fmt: skip
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-DEEPEST, MOST_ITEMS = 4, 1_000  # of lists in lists, and of one list, that are looked at for liars
+DEEPEST, MOST_ITEMS, SET_ITEMS = 4, 1_000, 10  # of lists in lists, of one list, and of a set's other side
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 NO_NEW_PRIVILEGES, SUBREAPER, PARENT_DEATH_SIGNAL = 38, 36, 1
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
+READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 WRITING = sum(1 << bit for bit in (1, *range(4, 13)))  # write, remove and make files of every kind
 TRUNCATE = 1 << 14  # known from Landlock's third version on
 TCP = 0b11  # bind and connect, from the fourth on
@@ -40,7 +50,8 @@ TCP = 0b11  # bind and connect, from the fourth on
 
 def main() -> None:
     job = json.load(sys.stdin)
-    shut_in = {"namespaces": isolate(), "files": guard_files(os.getcwd())}
+    namespaces = isolate()
+    shut_in = {"namespaces": namespaces, "files": guard_files(os.getcwd(), readable(namespaces))}
     if job.get("probe"):
         print(json.dumps(shut_in))
         return
@@ -60,15 +71,29 @@ def isolate() -> bool:
     return done
 
 
-def guard_files(folder: str) -> bool:
-    """Whether writing is confined to `folder` (and /dev/null) from here on, by Landlock."""
+def readable(namespaces: bool) -> list[str]:
+    """The files and folders that a program may read: the interpreter, its libraries, and those of the system."""
+    paths = sysconfig.get_paths()
+    found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    found += [sys.executable, f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
+    found += ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo"]
+    found += ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/sys/devices/system/cpu"]
+    # Where there are no namespaces, the keeper looks there for processes that were left running.
+    return found if namespaces else [*found, "/proc"]
+
+
+def guard_files(folder: str, readable: list[str]) -> bool:
+    """Whether Landlock confines writing to `folder` (and /dev/null) and reading to these, from here on."""
     version = LIBC.syscall(LANDLOCK_CREATE, None, 0, 1)
     if version < 1:
         return False
-    rights = WRITING | (TRUNCATE if version >= 3 else 0)
+    rights = WRITING | READ_FILE | READ_FOLDER | (TRUNCATE if version >= 3 else 0)
     rules = struct.pack("QQ", rights, TCP) if version >= 4 else struct.pack("Q", rights)
     ruleset = LIBC.syscall(LANDLOCK_CREATE, rules, len(rules), 0)
-    for path, allowed in ((folder, rights), ("/dev/null", rights & (1 << 1 | TRUNCATE))):
+    rules = [(folder, rights), ("/dev/null", rights & (1 << 1 | TRUNCATE))]
+    for path in filter(os.path.exists, readable):
+        rules.append((path, READ_FILE | READ_FOLDER if os.path.isdir(path) else READ_FILE))
+    for path, allowed in rules:
         place = os.open(path, os.O_PATH)
         LIBC.syscall(LANDLOCK_ADD, ruleset, 1, struct.pack("=Qi", allowed, place), 0)
         os.close(place)
@@ -91,7 +116,7 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
     secret = secrets.token_hex(16)
 
     def program(report: int) -> None:
-        passed, space = 0, {"__name__": "solution"}
+        passed, space = 0, module_space("solution")
         write, names = os.write, dict(vars(builtins))
         exec(compile(job["setup"], "setup", "exec"), space)
         exec(compile(job["source"], "program", "exec"), space)
@@ -99,7 +124,7 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
         space[HONEST] = honest
         for number, test in enumerate(job["tests"]):
             with contextlib.suppress(BaseException):
-                checked = ast.fix_missing_locations(HonestSides().visit(ast.parse(test)))
+                checked = ast.fix_missing_locations(HonestOperators().visit(ast.parse(test)))
                 exec(compile(checked, f"test {number}", "exec"), space)
                 passed += 1
         write(report, f"{secret} {passed}".encode())
@@ -112,35 +137,97 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
     return {"status": status, "passed": int(passed) if known else 0, "total": len(job["tests"])}
 
 
-class HonestSides(ast.NodeTransformer):
-    """Hands both sides of every comparison of a test to `honest` first."""
+def module_space(name: str) -> dict:
+    """The name space of a module in which a program runs: dataclasses, pickle and typing look it up by its name."""
+    module = types.ModuleType(name)
+    sys.modules[name] = sys.modules["__main__"] = module
+    return vars(module)
 
-    def visit_Compare(self, node: ast.Compare) -> ast.Compare:
+
+class HonestOperators(ast.NodeTransformer):
+    """Hands every comparison and difference of a test to `honest`."""
+
+    def visit_Compare(self, node: ast.Compare) -> ast.Call:
         self.generic_visit(node)
-        sides = [ast.Call(ast.Name(HONEST, ast.Load()), [side], []) for side in (node.left, *node.comparators)]
-        return ast.Compare(sides[0], node.ops, sides[1:])
+        names = ast.Constant(" ".join(type(one).__name__ for one in node.ops))
+        return ast.Call(ast.Name(HONEST, ast.Load()), [names, node.left, *node.comparators], [])
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        self.generic_visit(node)
+        if not isinstance(node.op, ast.Sub):
+            return node
+        return ast.Call(ast.Name(HONEST, ast.Load()), [ast.Constant("Sub"), node.left, node.right], [])
 
 
-def honest(value, depth: int = 0):
-    """The value itself; AssertionError where it, or an item in it, says it equals an object that is nothing like it."""
+def honest(names: str, *values):
+    """What the operators between the values give; AssertionError where one of the values answers falsely."""
+    result = None
+    for name, left, right in zip(names.split(), values, values[1:], strict=False):
+        pairs = [(left, right)]
+        if name in ("In", "NotIn") and isinstance(right, list | tuple | set | frozenset | dict):
+            pairs += ((left, one) for one in itertools.islice(right, MOST_ITEMS))
+        if any(lies(one, other) or lies(other, one) for one, other in pairs):
+            raise AssertionError("it answers falsely when it is compared")
+        result = OPERATORS[name](left, right)
+        if name != "Sub" and name != names and not result:  # a chain ends at the first that does not hold
+            return result
+    return result
+
+
+def lies(value, other, depth: int = 0) -> bool:
+    """Whether a value, or an item in it, says of itself what cannot be true of anything.
+
+    It equals an object like no other, or holds it; it equals `other` and a value that differs from it; it is both less
+    and greater than `other`, neither equal to it nor different, or as far from it as from a number far away.
+    """
     if type(value) in PLAIN or depth > DEEPEST:
-        return value
-    lies = False
-    with contextlib.suppress(Exception):  # of an __eq__ that cannot compare with everything
-        lies = (value == object()) is True
-    if lies:
-        raise AssertionError("it says it equals anything")
-    if isinstance(value, list | tuple | set | frozenset | dict):
-        for item in itertools.islice(value, MOST_ITEMS):
-            honest(item, depth + 1)
-            if isinstance(value, dict):
-                honest(value[item], depth + 1)
-    return value
+        return False
+    claims = [
+        lambda: value == object(),
+        lambda: hasattr(type(value), "__contains__") and object() in value,  # without it, an iterator would move on
+        lambda: value == other and any(value == one != other for one in neighbours(other)),
+        lambda: value < other and value > other,
+        lambda: (value == other) is (value != other) is False,
+        lambda: isinstance(other, int | float) and value - other == value - (1_000 * other + 1_000_000) != value,
+    ]
+    for claim in claims:
+        with contextlib.suppress(Exception):  # of an object that cannot be compared with everything
+            if claim():
+                return True
+    if isinstance(value, list | tuple):
+        facing = other if isinstance(other, list | tuple) else ()
+        pairs = itertools.zip_longest(*(itertools.islice(side, MOST_ITEMS) for side in (value, facing)))
+    elif isinstance(value, dict):
+        facing = other if isinstance(other, dict) else {}
+        pairs = ((value[key], facing.get(key)) for key in itertools.islice(value, MOST_ITEMS))
+        pairs = itertools.chain(pairs, ((key, None) for key in itertools.islice(value, MOST_ITEMS)))
+    elif isinstance(value, set | frozenset):
+        facing = list(itertools.islice(other, SET_ITEMS)) if isinstance(other, set | frozenset) else [None]
+        pairs = itertools.product(itertools.islice(value, MOST_ITEMS), facing)
+    else:
+        return False
+    return any(lies(one, facing, depth + 1) for one, facing in pairs)
+
+
+def neighbours(value) -> list:
+    """Values of the same type that differ from it, also as floats; [] for a type that has none."""
+    if isinstance(value, bool) or value is None:
+        return [value is False, 0 if value is None else None]
+    if isinstance(value, int | float) and math.isfinite(value):
+        step = max(1, int(abs(value) // 1_000))
+        return [value + step, value - step]
+    if isinstance(value, str):
+        return [value + "x", "x" + value]
+    if isinstance(value, bytes | list | tuple):
+        return [value + value[:1] + type(value)([0]), value + type(value)([0, 0])]
+    if isinstance(value, set | frozenset):
+        return [value | {HONEST}]
+    return [{**value, HONEST: 0}] if isinstance(value, dict) else []
 
 
 def with_cases(job: dict, deadline: float, isolated: bool) -> dict:
     def program(report: int) -> None:
-        exec(compile(job["source"], "program", "exec"), {"__name__": "__main__"})
+        exec(compile(job["source"], "program", "exec"), module_space("__main__"))
 
     passed, worst = 0, "ok"
     for case in job["cases"]:

@@ -3,13 +3,14 @@
 The program runs below code_process.py in a session of its own: an empty environment, a fresh folder (with a fresh
 parent) that is removed afterwards, and limits on processor, clock, memory, file size and output. Where the kernel
 allows it (Linux with user namespaces and Landlock, no privileges needed) there is also no network, no sight of other
-processes, which end with the sandbox, and no writing outside the folder. `isolation()` says what holds here; where
-namespaces are refused, sockets are refused by Python alone and left-over processes are looked for and killed.
+processes, which end with the sandbox, no writing outside the folder, and no reading outside the folder, Python, its
+libraries and those of the system. `isolation()` says what holds here; where namespaces are refused, sockets are refused
+by Python alone and left-over processes are looked for and killed; without Landlock, files can be read and written.
 
-It guards against what a policy under training writes, not against an attacker. Objects that call themselves equal to
-anything fail the test they are compared in, and other builtins than Python's own are put back before the tests; but
-files of the machine can be read, and a program that inspects the checker's frames, or names a function of its own like
-one the tests call, can cheat.
+It guards against what a policy under training writes, not against an attacker. Objects that answer falsely when a test
+compares them or takes their difference fail that test, and other builtins than Python's own are put back before the
+tests; but a program that inspects the checker's frames, or names a function of its own like one the tests call, can
+cheat.
 """
 
 import contextlib

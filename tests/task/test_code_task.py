@@ -21,11 +21,13 @@ GOOD = "def f(x):\n    return x * x\n"
 TESTS = {"tests": ["assert f(2) == 4", "assert f(3) == 9"]}
 CASES = {"cases": [{"input": "3\n", "output": "9\n"}, {"input": "-4", "output": "16"}]}
 MARK = "987.654321"  # how long the left-over process would sleep: what it is known by
+SLEEP = f"import time; time.sleep({MARK})"
 HOSTILE = {
     "an endless loop": "while True: pass",
-    "a child that sleeps": GOOD + f"import subprocess; subprocess.Popen(['sleep', '{MARK}'])",
+    "a child that sleeps": GOOD + f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])",
     "a child that leaves its group": GOOD
-    + f"import os\nif not os.fork():\n    os.setsid()\n    if not os.fork(): os.execvp('sleep', ['sleep', '{MARK}'])\n"
+    + "import os, sys\nif not os.fork():\n    os.setsid()\n"
+    + f"    if not os.fork(): os.execv(sys.executable, [sys.executable, '-c', {SLEEP!r}])\n"
     "    os._exit(0)\n",
     "1 GB of output": GOOD + "for _ in range(1024): print('x' * 2**20)",
     "1 GB of errors": GOOD + "import os\nfor _ in range(1024): os.write(2, b'x' * 2**20)",
@@ -95,6 +97,11 @@ def test_a_hostile_program_scores_zero_and_leaves_nothing(name, tmp_path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
+def test_processes_that_a_program_leaves_behind_are_noticed():
+    for name in ("a child that sleeps", "a child that leaves its group"):
+        assert accuracy_reward(said(HOSTILE[name]), TESTS)[1]["processes"] == 1
+
+
 LIAR = "class Liar:\n    def __eq__(self, other): return True\n    __hash__ = lambda self: 4\n"
 CHEATS = {
     "equal to anything": LIAR + "f = lambda x: Liar()",
@@ -121,6 +128,34 @@ def test_a_liar_is_found_inside_what_a_program_returns(wrapped):
 
 
 @pytest.mark.parametrize(
+    ("method", "test"),
+    [
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert f(1) == 99"),
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert 99 == f(1)"),
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert [f(1)] == [99] and (f(1),) == (99,)"),
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert {'a': f(1)} == {'a': 99}"),
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert f(1) in [99]"),
+        ("__eq__ = lambda s, o: isinstance(o, int)", "assert 99 in [f(1)]"),
+        ("__eq__ = lambda s, o: isinstance(o, int) and abs(o) < 1000", "assert f(1) == 99"),
+        ("__eq__ = lambda s, o: isinstance(o, (int, float))", "assert f(1) == 0.5"),
+        ("__eq__ = lambda s, o: isinstance(o, str)", "assert f(1) == 'x'"),
+        ("__eq__ = lambda s, o: isinstance(o, list)", "assert f(1) == [1, 2]"),
+        ("__eq__ = lambda s, o: isinstance(o, (dict, set, tuple, bytes))", "assert f(1) == {1: 2}"),
+        ("__eq__ = lambda s, o: isinstance(o, (dict, set, tuple, bytes))", "assert f(1) == {1, 2}"),
+        ("__eq__ = lambda s, o: isinstance(o, (bool, type(None)))", "assert f(1) == True"),
+        ("__eq__ = lambda s, o: 1", "assert f(1) == 99"),
+        ("__contains__ = lambda s, o: True", "assert 5 in f(1)"),
+        ("__lt__ = __gt__ = lambda s, o: True", "assert 98 < f(1) < 100"),
+        ("__eq__ = __ne__ = lambda s, o: False", "assert not f(1) != 99"),
+        ("__sub__ = lambda s, o: 0", "assert abs(f(1) - 99) < 1e-6"),
+    ],
+)
+def test_an_object_that_is_true_of_a_whole_type_fails_the_test(method, test):
+    program = f"class Liar:\n    {method}\n    __hash__ = lambda self: 1\nf = lambda x: Liar()"
+    assert accuracy_reward(said(program), {"tests": [test]})[0] == 0.0
+
+
+@pytest.mark.parametrize(
     ("program", "test"),
     [
         ("from fractions import Fraction\nf = Fraction", "assert f(2) == 2 and 2 in [f(2)]"),
@@ -134,11 +169,87 @@ def test_a_liar_is_found_inside_what_a_program_returns(wrapped):
         ),
         ("def f(x):\n    own = [x]\n    own.append(own)\n    return own", "assert f(2)[0] == 2 and f(2) != 3"),
         ("import numpy as np\nf = lambda x: np.array([x])", "assert (f(2) == [2]).all() and f(2) == 2"),
+        ("f = lambda x: iter([1, 2, 3])", "assert 3 in f(1) and list(f(1)) == [1, 2, 3]"),
+        ("import numpy as np\nf = lambda x: np.array([np.inf]).max()", "assert f(1) == float('inf')"),
+        ("import numpy as np\nf = lambda x: np.float64(1e20)", "assert f(1) == 10**20"),
+        ("import numpy as np\nf = lambda x: np.float32(1e9)", "assert abs(f(1) - 1e9) < 1 and f(1) - 100 < f(1)"),
+        ("import numpy as np\nf = lambda x: np.bool_(False)", "assert f(1) == False == f(2) and f(1) == 0"),
+        ("import numpy as np\nf = lambda x: np.array([])", "assert (f(1) == []).all() and len(f(1)) == 0"),
+        ("from decimal import Decimal\nf = Decimal", "assert f(3) - 1 == 2 and 1 < f(2) < 3"),
+        ("from collections import Counter\nf = Counter", "assert f('ab') - f('a') == f('b') == {'b': 1}"),
+        (
+            "class M:\n    def __init__(self, a): self.a = a % 7\n"
+            "    def __eq__(self, o): return self.a == (o.a if isinstance(o, M) else o % 7)\nf = M",
+            "assert f(10) == 3 and f(10) == f(3)",
+        ),
+        ("f = lambda x: x", "assert 1 < f(2) < 3 <= f(3) and not 1 < f(0) < [] and 5 - f(3) - 1 == 1"),
         ("f = lambda x: [[i] for i in range(10**5)]", "assert f(2) == [[i] for i in range(10**5)]"),
     ],
 )
 def test_honest_objects_are_compared_as_they_are(program, test):
     assert accuracy_reward(said(program), {"tests": [test]})[0] == 1.0
+
+
+FUTURE = "from __future__ import annotations\nfrom dataclasses import dataclass\n@dataclass\nclass P:\n    x: int\n"
+OWN_MODULE = {
+    "a dataclass with postponed annotations": FUTURE + "f = lambda x: P(x).x",
+    "its fields": FUTURE + "    y: ClassVar[int] = 3\nfrom typing import ClassVar\nf = lambda x: P(x).x",
+    "type hints": FUTURE + "import typing\nf = lambda x: x if typing.get_type_hints(P) == {'x': int} else 0",
+    "pickle": "import pickle\nclass P:\n    def __init__(self, x): self.x = x\n"
+    "f = lambda x: pickle.loads(pickle.dumps(P(x))).x",
+    "its own name": "import sys\nf = lambda x: x if sys.modules[__name__].f is f else 0",
+    "the main module": "import __main__\nf = lambda x: 0 if hasattr(__main__, 'keep') else x",
+}
+
+
+@pytest.mark.parametrize("name", OWN_MODULE)
+def test_a_program_is_a_module_of_its_own(name):
+    assert accuracy_reward(said(OWN_MODULE[name]), {"tests": ["assert f(3) == 3"]})[0] == 1.0
+    printing = OWN_MODULE[name] + "\nprint(f(int(input())))"
+    assert accuracy_reward(said(printing), {"cases": [{"input": "3", "output": "3"}]})[0] == 1.0
+
+
+READS = {
+    "records": "open({records!r}).read()",
+    "the folder of the records": "import os; os.listdir(os.path.dirname({records!r}))",
+    "a file of the machine": "open('/etc/passwd').read()",
+    "the root": "import os; os.listdir('/')",
+    "the folder above its own": "import os; os.listdir('..')",
+    "the environment of its parent": "import os; open(f'/proc/{{os.getppid()}}/environ').read()",
+    "by another program": "import subprocess; subprocess.run(['cat', {records!r}], check=True)",
+    "by a child": "import subprocess, sys\n"
+    "subprocess.run([sys.executable, '-c', 'open(' + repr({records!r}) + ')'], check=True)",
+    "by ctypes": "import ctypes, os\nassert ctypes.CDLL(None).open({records!r}.encode(), 0) >= 0",
+    "by a link": "import os; os.symlink({records!r}, 'link'); open('link').read()",
+    "the project": "import task.code_generation",
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_reading_ends_at_python_and_the_work_folder(name, tmp_path):
+    if not isolation()["files"]:
+        pytest.skip("this kernel has no Landlock")
+    records = tmp_path / "records.jsonl"
+    records.write_text(json.dumps({"answer": TESTS}))
+    assert accuracy_reward(said(GOOD + READS[name].format(records=str(records))), TESTS)[0] == 0.0
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import ssl, sqlite3, ctypes.util, decimal, curses, multiprocessing; multiprocessing.cpu_count()",
+        "import zoneinfo; zoneinfo.ZoneInfo('Europe/Paris')",
+        "import secrets, tempfile; open('/dev/urandom', 'rb').read(2); secrets.token_hex(); tempfile.TemporaryFile()",
+        "import numpy as np, scipy.optimize; np.linalg.inv(np.eye(3))",
+        "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import numpy'], check=True)",
+        "open('m.py', 'w').write('y = 1'); import os, sys; assert os.listdir('.'); sys.path.insert(0, ''); import m",
+        "import traceback\ntry: 1 / 0\nexcept Exception: traceback.format_exc()",
+    ],
+)
+def test_what_a_program_needs_can_be_read(program):
+    assert accuracy_reward(said(GOOD + program), TESTS)[0] == 1.0
+    for opened in ("open(0)", "open('/dev/stdin')"):
+        assert accuracy_reward(said(f"print(int({opened}.read()) ** 2)"), CASES)[0] == 1.0
 
 
 @pytest.mark.parametrize("name", OUTSIDE)
