@@ -67,7 +67,6 @@ class SFTTrainingArguments(TrainingArguments):
 
     learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate"})
     logging_steps: float = field(default=5, metadata={"help": "steps between two lines of the log"})
-    report_to: str = field(default="none", metadata={"help": "tensorboard, wandb, trackio, none"})
     bf16: bool | None = field(default=None, metadata={"help": "bfloat16 mixed precision; default: on a GPU"})
     remove_unused_columns: bool = field(default=False, metadata={"help": "must stay false: the rows are raw records"})
 
