@@ -16,6 +16,7 @@ use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
 from config.grpo_config import GRPOConfig
+from config.methods.tree_grpo import parse_environment_args
 from config.model_config import GRPOModelConfig
 from config.output import (
     check_no_later,
@@ -38,6 +39,7 @@ from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.logprobs.tree_attention import language_attention
+from trainer.methods import METHODS
 from trainer.policies.agent.build import check_agents
 from trainer.run.checkpoints import CheckpointError
 
@@ -133,10 +135,10 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     types = first_records(train_dataset, eval_dataset)
     check_rewards([tasks[name] for name in types])
     acting = [name for name in types if tasks[name].make_environment is not None]
-    if acting and args.method != "tree_grpo" and args.process_index == 0:
+    if acting and not METHODS[args.method].acts and args.process_index == 0:
         print(
             f"warning: method {args.method} samples a completion in one go and calls no tool: {', '.join(acting)} "
-            "needs tree_grpo to act step by step",
+            f"needs {' or '.join(name for name, method in METHODS.items() if method.acts)} to act step by step",
             file=sys.stderr,
         )
 
@@ -170,8 +172,9 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             tasks=tasks,
             peft_config=None if model_args.adapter_path else model_args.lora(module, model),
         )
-    if args.method == "tree_grpo":
-        check_agents(args, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
+    if METHODS[args.method].acts:
+        settings = parse_environment_args(args.environment_args)
+        check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
         print_settings(args, provenance)
         print_model(trainable_report(trainer.model, module), dtype, language_attention(model), processor)
@@ -182,7 +185,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             check_record(tasks[record["question_type"]], record, *sizes)
         if script.print_prompt and prompt is not None:
             print_prompt(module.render(read_row(row)["messages"]), prompt)
-        print(f"{len(train_dataset)} prompts, {args.leaves} leaves a prompt and process", flush=True)
+        print(f"{len(train_dataset)} prompts, {args.leaves} leaves per prompt and process", flush=True)
     return trainer
 
 

@@ -12,34 +12,28 @@ import trl
 
 from config.checks import check_training
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
-from config.presets import PRESETS
-from config.shapes import apply_shape
-from config.tree_adv_arguments import TreeAdvArguments
-from config.tree_grpo_arguments import TreeGRPOArguments
+from config.method_settings import apply_preset, apply_size
+from config.methods import SETTINGS
+from task.errors import UserError
+
+METHOD_FIELDS = [settings.fields for settings in SETTINGS.values() if settings.fields]
 
 
 @dataclass
-class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
+class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     """Arguments of `GRPOMATrainer`. Fields that default to None are derived or taken from the preset of `method`.
 
     Raises:
-        ValueError: a value that the method cannot work with, named with the rule and the way out.
+        UserError: a value that the method cannot work with, named with the rule and the way out.
     """
 
     method: str = field(
         default="grpo_ma",
         metadata={
-            "help": "Training method: grpo (G chains), grpo_ma (K thoughts x M answers), tree_grpo (agent steps that "
-            "branch), or tree_adv (chains that fork where the model is unsure).",
-            "choices": list(PRESETS),
+            "help": "Training method: " + ", ".join(f"{name} ({one.about})" for name, one in SETTINGS.items()) + ".",
+            "choices": list(SETTINGS),
         },
     )
-    think_num: int = field(default=4, metadata={"help": "K, thoughts a prompt and process (grpo_ma)."})
-    answer_num: int = field(default=4, metadata={"help": "M, answers a thought (grpo_ma)."})
-    max_thought_length: int = field(
-        default=384, metadata={"help": "Tokens a thought may have, its end tag included (grpo_ma)."}
-    )
-    max_answer_length: int = field(default=128, metadata={"help": "Tokens an answer may have (grpo_ma)."})
     thought_end: str = field(
         default="</think>",
         metadata={"help": "Text that ends a thought, a closing tag such as </think> or </analysis>."},
@@ -51,37 +45,19 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, else False."
         },
     )
-    answer_warmup_steps: int = field(
-        default=0,
-        metadata={
-            "help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains."
-        },
-    )
-    objective: str = field(
-        default="auto",
-        metadata={
-            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); "
-            "joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO).",
-            "choices": ["auto", "split", "joint"],
-        },
-    )
-    thought_shrinkage: bool = field(
-        default=False,
-        metadata={"help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's)."},
-    )
     shared_token_weight: str = field(
         default="per_leaf",
         metadata={
             "help": "A token that n leaves share counts n times in the loss (per_leaf: TRL's rows, the published "
-            "Tree-GRPO code) or once. In grpo_ma a thought counts once a thought either way.",
+            "Tree-GRPO code) or once. In grpo_ma each thought counts once either way.",
             "choices": ["per_leaf", "once"],
         },
     )
     prefix_sharing: str = field(
         default="auto",
         metadata={
-            "help": "Compute shared tokens once in the log-prob passes: on, off (one row a leaf), or auto (on wherever "
-            "the attention back end takes a tree mask).",
+            "help": "Compute shared tokens once in the log-prob passes: on, off (one row per leaf), or auto (on "
+            "wherever the attention back end takes a tree mask).",
             "choices": ["auto", "on", "off"],
         },
     )
@@ -155,7 +131,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     num_generations: int | None = field(
         default=None,
         metadata={
-            "help": "Leaves a prompt and process. Derived for grpo_ma (think_num * answer_num) and tree_grpo "
+            "help": "Leaves per prompt and process. Derived for grpo_ma (think_num * answer_num) and tree_grpo "
             "(tree_num * (expand_rounds * expand_num + 1)); default 8 for grpo, 16 for tree_adv."
         },
     )
@@ -168,7 +144,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
     )
     per_device_train_batch_size: int | None = field(
         default=None,
-        metadata={"help": "Rows (leaves) a micro-batch, a multiple of num_generations. Default: one tree."},
+        metadata={"help": "Rows (leaves) per micro-batch, a multiple of num_generations. Default: one tree."},
     )
     learning_rate: float | None = field(
         default=None, metadata={"help": "Default: the method's preset (1e-5; tree_grpo 1e-6)."}
@@ -199,9 +175,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
 
     def __post_init__(self):
         check_training(self)
-        self.from_preset = [key for key, value in PRESETS[self.method].items() if getattr(self, key) is None]
-        for key in self.from_preset:
-            setattr(self, key, PRESETS[self.method][key])
+        self.from_preset = apply_preset(self, SETTINGS[self.method].preset)
         self._resolve_device()
         self._derive_batch()
         super().__post_init__()
@@ -210,7 +184,7 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         )
         metric = self.metric_for_best_model
         if metric is not None and "/" not in metric:
-            raise ValueError(
+            raise UserError(
                 f"metric_for_best_model={metric}: evaluation gives no such figure; name a task's, as the log does, "
                 "such as trajectory-sharerobot/accuracy"
             )
@@ -232,13 +206,6 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
         """Optimiser steps that one generation serves."""
         return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
 
-    @property
-    def split_objective(self) -> bool:
-        """Whether thoughts and answers are two terms (outside the answer warm-up)."""
-        return self.method == "grpo_ma" and (
-            self.objective == "split" or (self.objective == "auto" and self.answer_num > 1)
-        )
-
     def _resolve_device(self):
         """`use_cpu` and `bf16` before TRL's defaults, which would take bf16 on a CPU too."""
         no_accelerator = not torch.accelerator.is_available()
@@ -249,24 +216,24 @@ class GRPOConfig(TreeGRPOArguments, TreeAdvArguments, trl.GRPOConfig):
             prepare_deepspeed_on_cpu(timedelta(seconds=self.ddp_timeout))
 
     def _derive_batch(self):
-        rule = apply_shape(self)
+        rule = apply_size(self, SETTINGS[self.method].size(self))
         self.num_generations_eval = 1
         leaves = self.num_generations
         rows = self.per_device_train_batch_size = self.per_device_train_batch_size or leaves
         if rows % leaves:
-            raise ValueError(
+            raise UserError(
                 f"a prompt has {leaves} leaves ({rule}), but per_device_train_batch_size is {rows}: "
                 f"set it to a multiple of {leaves}, such as {max(leaves, rows // leaves * leaves)}, so that whole "
                 "trees stay together"
             )
         steps, accumulation = self.steps_per_generation, self.gradient_accumulation_steps
         if steps is not None and steps % accumulation:
-            raise ValueError(
+            raise UserError(
                 f"steps_per_generation={steps} must be a multiple of gradient_accumulation_steps={accumulation}, so "
                 "that every optimiser step counts the tokens of its own rows"
             )
         if self.generation_batch_size is not None:
-            raise ValueError("generation_batch_size is derived: set steps_per_generation instead")
+            raise UserError("generation_batch_size is derived: set steps_per_generation instead")
 
 
 _NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}

@@ -4,58 +4,49 @@ from __future__ import annotations
 
 import math
 
+from config.method_settings import check_at_least
+from task.errors import UserError
 from task.parsing.answers import thought_tags
 from trainer.engines.sampling import Sampling
 
 AT_LEAST_ONE = (
-    "think_num", "answer_num", "max_thought_length", "max_answer_length", "max_prompt_length", "max_slots",
-    "max_completion_length", "rollout_prompts", "per_device_train_batch_size", "per_device_eval_batch_size",
-    "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
+    "max_prompt_length", "max_slots", "max_completion_length", "rollout_prompts", "per_device_train_batch_size",
+    "per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
 )  # fmt: skip
-NOT_NEGATIVE = (
-    "learning_rate", "beta", "answer_warmup_steps", "max_grad_norm", "weight_decay", "epsilon", "epsilon_high",
-)  # fmt: skip
+NOT_NEGATIVE = ("learning_rate", "beta", "max_grad_norm", "weight_decay", "epsilon", "epsilon_high")
 ABOVE = {"delta": 1, "sapo_temperature_pos": 0, "sapo_temperature_neg": 0}
 
 
 def check_ranges(args) -> None:
-    """Raises ValueError, one sentence, for the first setting of a GRPOConfig outside its range; None passes."""
-    for name in AT_LEAST_ONE:
-        value = getattr(args, name)
-        if value is not None and not value >= 1:
-            raise ValueError(f"{name}={value} must be at least 1")
+    """Raises UserError, one sentence, for the first setting of a GRPOConfig outside its range; None passes."""
+    check_at_least(args, dict.fromkeys(AT_LEAST_ONE, 1))
     for name in NOT_NEGATIVE:
         value = getattr(args, name)
         if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be a finite number of at least 0")
+            raise UserError(f"{name}={value} must be a finite number of at least 0")
     for name, least in ABOVE.items():
         value = getattr(args, name)
         if value is not None and not (value > least and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be a finite number above {least}")
+            raise UserError(f"{name}={value} must be a finite number above {least}")
     weights = args.reward_weights
     if weights is not None and not (any(weights) and all(map(math.isfinite, weights))):
-        raise ValueError(f"reward_weights={weights} must be finite numbers, not all of them 0")
+        raise UserError(f"reward_weights={weights} must be finite numbers, not all of them 0")
     if not (args.reward_timeout > 0 and math.isfinite(args.reward_timeout)):
-        raise ValueError(f"reward_timeout={args.reward_timeout} must be a finite number of seconds above 0")
-    if args.method == "grpo" and args.num_generations is not None and args.num_generations < 2:
-        raise ValueError(
-            f"num_generations={args.num_generations}: an advantage compares at least 2 generations per prompt; set "
-            "it to 2 or more"
-        )
+        raise UserError(f"reward_timeout={args.reward_timeout} must be a finite number of seconds above 0")
     if not args.temperature > 0:
-        raise ValueError(
+        raise UserError(
             f"temperature={args.temperature} must be above 0: greedy completions of a prompt are all the same, so "
             "nothing can be learnt from comparing them"
         )
     Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
     if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
-        raise ValueError(
+        raise UserError(
             f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no step at all: set one of "
             "them above 0 (max_steps -1 leaves it to the epochs)"
         )
     try:
         thought_tags(args.thought_end)
     except ValueError:
-        raise ValueError(
+        raise UserError(
             f"thought_end={args.thought_end!r} must be a closing tag such as </think>, other than </answer>"
         ) from None

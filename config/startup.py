@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from config.tree_adv_arguments import TreeAdvArguments
-from config.tree_grpo_arguments import TreeGRPOArguments
+from config.methods import SETTINGS
 
 SHARED = (
     "method", "num_generations", "max_completion_length", "max_prompt_length", "loss_type", "importance_sampling_level",
@@ -11,18 +10,11 @@ SHARED = (
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
     "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
 )  # fmt: skip
-OWN = {
-    "grpo_ma": (
-        "think_num", "answer_num", "max_thought_length", "max_answer_length", "objective", "answer_warmup_steps",
-    ),
-    "tree_grpo": tuple(TreeGRPOArguments.__dataclass_fields__),
-    "tree_adv": tuple(TreeAdvArguments.__dataclass_fields__),
-}  # fmt: skip
 
 
 def print_settings(args, provenance: dict[str, str]) -> None:
-    """One line a setting, marked flag, recipe, preset, derived or default."""
-    for name in (*SHARED[:1], *OWN.get(args.method, ()), *SHARED[1:]):
+    """One line per setting, marked flag, recipe, preset, derived or default."""
+    for name in (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:]):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.window > 1:
         print(f"  saves and evaluations wait for the end of a generation, which serves {args.window} steps")

@@ -57,7 +57,7 @@ class TreeGeneration:
 
     @property
     def _warming_up(self) -> bool:
-        return self.args.method == "grpo_ma" and self.state.global_step < self.args.answer_warmup_steps
+        return METHODS[self.args.method].warm_up_leaves(self.args, self.state.global_step) is not None
 
     @contextmanager
     def _generating(self, temperature: float):
@@ -139,14 +139,14 @@ class TreeGeneration:
         )
         policy = self._batch_policy = METHODS[args.method].policy(batch)
         assert policy.leaves == leaves, f"{policy.leaves} leaves, {leaves} rows a prompt"
-        self._batch_split = args.split_objective and not warming_up  # holds for all passes over this batch
+        self._batch_split = METHODS[args.method].splits(args) and not warming_up  # holds for all passes over this batch
         self._active_rows = None
         self.num_generations = policy.leaves
         try:
             output = super()._generate_and_score_completions(inputs)
         finally:
             self.num_generations = self.args.num_generations
-        if args.method == "tree_grpo":
+        if not METHODS[args.method].ends_with_eos:
             self._replace_clipped_ratio()
         return self._add_credit(output)
 

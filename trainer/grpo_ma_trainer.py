@@ -15,6 +15,7 @@ from transformers.trainer_callback import ProgressCallback
 from trl import GRPOTrainer
 
 from config.grpo_config import GRPOConfig
+from config.methods.tree_grpo import parse_environment_args
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import checked_rewards
@@ -27,6 +28,7 @@ from trainer.logprobs.forward import RowForward
 from trainer.logs.progress import LayoutCheck, RolloutBar, ShortProgress
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
+from trainer.methods import METHODS
 from trainer.objective import TreeObjective
 from trainer.policies.agent.build import policies_of_evaluation
 from trainer.prompts import PromptEncoder
@@ -131,6 +133,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm
         agents = policies_of_evaluation(
             self.args,
+            parse_environment_args(self.args.environment_args),
             self.tasks,
             self._tokenizer,
             self.module,
@@ -145,7 +148,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 max_new_tokens=self.args.max_completion_length,
                 batch_size=self.args.per_device_eval_batch_size,
                 on_bad_media=self.args.on_bad_media,
-                policy_of=agents if self.args.method == "tree_grpo" else None,
+                policy_of=agents if METHODS[self.args.method].acts else None,
                 progress=bar,
             )
         summary = summarise(gather_object(predictions), self.tasks)

@@ -10,16 +10,18 @@ from typing import Any
 
 import numpy as np
 
+from config.methods.tree_grpo import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
 from trainer.advantages.thought_answer import thought_answer, zero_spread_share
-from trainer.policies.agent.build import agent_policy, settings_of, shape_of
+from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.step import AgentStepPolicy
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.entropy.policy import EntropyPolicy
 from trainer.policies.entropy.rules import ForkRule, OpenText
 from trainer.policies.entropy.threshold import threshold_of
+from trainer.policies.policy import Policy
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 
@@ -32,7 +34,7 @@ class Batch:
         records: the parsed record of each prompt that will be grown; `record["id"]` is its tree's `prompt_id`.
         tasks: task_type -> Task.
         tokenizer, module: of the model.
-        warming_up: whether M is 1 for now (`answer_warmup_steps`).
+        warming_up: whether the generation warms up (`Method.warm_up_leaves`).
         memory: kept from batch to batch and saved with checkpoints; holds what JSON can.
     """
 
@@ -75,18 +77,27 @@ class Credit:
 
 @dataclass(frozen=True)
 class Method:
-    """How a method grows its trees and credits them.
+    """How a method grows its trees and credits them, and what it needs of the trainer.
 
     Attributes:
         policy: where the rollouts of a batch fork.
         credit: (rows, args) -> Credit; computed by every process over the rows of all.
-        node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage a node, for methods
+        node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage per node, for methods
             that give inner nodes values of their own; None: all tokens of a row carry the row's.
+        splits: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
+        warm_up_leaves: (args, optimiser step) -> leaves per prompt of a generation that warms up, None for all others.
+        acts: completions act in environments (tasks with `make_environment`), in training and in evaluation.
+        ends_with_eos: a finished completion ends with an end-of-sequence token; False: with the tag of its answer, so
+            that TRL's metrics of terminated completions do not apply.
     """
 
-    policy: Callable[[Batch], Any]
+    policy: Callable[[Batch], Policy]
     credit: Callable[[Rows, Any], Credit]
     node_values: Callable[..., list[float]] | None = None
+    splits: Callable[[Any], bool] = lambda args: False
+    warm_up_leaves: Callable[[Any, int], int | None] = lambda args, step: None
+    acts: bool = False
+    ends_with_eos: bool = True
 
 
 def credit_grpo(rows: Rows, args) -> Credit:
@@ -152,16 +163,25 @@ def agent_trees(batch: Batch) -> AgentStepPolicy:
         batch.tasks,
         batch.tokenizer,
         batch.module,
-        settings_of(args),
+        parse_environment_args(args.environment_args),
         shape=shape_of(args),
         length=args.max_completion_length,
     )
 
 
+def two_terms(args) -> bool:
+    return args.objective == "split" or (args.objective == "auto" and args.answer_num > 1)
+
+
+def one_answer(args, step: int) -> int | None:
+    """M is 1 during `answer_warmup_steps`: one leaf per thought."""
+    return args.think_num if step < args.answer_warmup_steps else None
+
+
 METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
-    "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma),
-    "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo),
+    "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma, splits=two_terms, warm_up_leaves=one_answer),
+    "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
     "tree_adv": Method(
         policy=forking_chains,
         credit=credit_grpo,

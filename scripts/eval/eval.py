@@ -156,13 +156,15 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     """Appends the predictions of this process's rows as they are scored; returns the seconds it took."""
     import torch
 
+    from config.methods.tree_grpo import parse_environment_args
     from trainer.engines.merged_lora import merged_lora
     from trainer.evaluation.bar import EvaluationBar
     from trainer.evaluation.predict import predict_batches
     from trainer.policies.agent.build import policies_of_evaluation
 
     engine, module = build_engine(args, processes)
-    agents = policies_of_evaluation(args, tasks, engine.tokenizer, module, args.max_new_tokens)
+    settings = parse_environment_args(args.environment_args)
+    agents = policies_of_evaluation(args, settings, tasks, engine.tokenizer, module, args.max_new_tokens)
     finished = sum(name in done for name in ids_of(rows))
     bar = EvaluationBar(len(rows), finished, shown=processes.first)
     with torch.no_grad(), merged_lora(engine.model), bar, files.append_to(processes.index) as out:

@@ -31,7 +31,7 @@ from seed_runs import make_runs, table
 from transformers import TrainerCallback, set_seed
 
 from config.grpo_config import GRPOConfig
-from config.tree_grpo_arguments import leaves_of
+from config.methods.tree_grpo import leaves_of, parse_environment_args
 from dataset.dataset_grpo import build_dataset, read_row
 from model.loading import load_policy
 from task.rewards.router import task_rewards
@@ -39,7 +39,7 @@ from task.task_loader import load_tasks
 from trainer.evaluation.item_metrics import samples_of
 from trainer.evaluation.predict import predict
 from trainer.grpo_ma_trainer import GRPOMATrainer
-from trainer.policies.agent.build import agent_policy, settings_of
+from trainer.policies.agent.build import agent_policy
 from trainer.policies.agent.step import TreeShape
 
 RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
@@ -119,7 +119,8 @@ def evaluate(trainer, temperature: float, seed: int) -> dict:
     rows = build_dataset([str(ROOT / "metadata" / "demo" / "search_test.yaml")], tasks)
 
     def policy_of(task, records):
-        made_with = (args, records, tasks, trainer.processing_class, trainer.module, settings_of(args))
+        settings = parse_environment_args(args.environment_args)
+        made_with = (args, records, tasks, trainer.processing_class, trainer.module, settings)
         return agent_policy(*made_with, shape=TreeShape(1), length=args.max_completion_length)
 
     with trainer._generating(temperature=temperature) as engine:

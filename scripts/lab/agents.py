@@ -27,7 +27,7 @@ ROOT = use_checkout()
 
 import torch
 
-from config.tree_grpo_arguments import TreeGRPOArguments
+from config.methods.tree_grpo import TreeGRPOFields
 from dataset.dataset_grpo import build_dataset, read_row
 from model.loading import load_policy
 from task.search_qa import SearchEnvironment
@@ -55,7 +55,7 @@ class Bench:
 
     def grow(self, shape: TreeShape, max_calls: int = 16, count: int | None = None):
         """(trees, the engine's counts, seconds)."""
-        limits = TreeGRPOArguments(max_turns=4, max_turn_length=64, max_observation_length=128)
+        limits = TreeGRPOFields(max_turns=4, max_turn_length=64, max_observation_length=128)
         records, prompts = self.records[:count], self.prompts[:count]
         policy = agent_policy(
             limits, records, self.tasks, self.tokenizer, self.module, self.settings, shape=shape, length=512

@@ -23,7 +23,7 @@ ROOT = use_checkout()
 import torch
 
 from config.grpo_config import GRPOConfig
-from config.tree_adv_arguments import TreeAdvArguments
+from config.methods.tree_adv import TreeAdvFields
 from dataset.dataset_grpo import build_dataset
 from model.loading import load_policy
 from task.task_loader import load_tasks
@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the metrics to this file")
     shape = {"num_generations": 16} | {
-        name: TreeAdvArguments.__dataclass_fields__[name].default for name in ("num_trees", "branch_factor", "min_gap")
+        name: TreeAdvFields.__dataclass_fields__[name].default for name in ("num_trees", "branch_factor", "min_gap")
     }
     for name, default in shape.items():
         parser.add_argument(f"--{name}", type=int, default=default)

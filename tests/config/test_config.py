@@ -3,11 +3,12 @@
 import pytest
 
 from config.grpo_config import GRPOConfig
+from config.methods import SETTINGS
 from config.model_config import GRPOModelConfig
 from config.parser import RecipeParser
-from config.presets import PRESETS
 from config.script_arguments import GRPOScriptArguments
 from config.startup import print_settings
+from trainer.methods import METHODS
 
 
 @pytest.fixture
@@ -38,11 +39,12 @@ class TestDerived:
         with pytest.raises(AssertionError, match="disagree on the world size"):
             make()
 
-    @pytest.mark.parametrize("method", sorted(PRESETS))
+    @pytest.mark.parametrize("method", sorted(SETTINGS))
     def test_what_is_left_out_comes_from_the_methods_preset(self, make, method):
         args = make(method=method)
-        assert {name: getattr(args, name) for name in PRESETS[method]} == PRESETS[method]
-        assert args.from_preset == list(PRESETS[method])
+        preset = SETTINGS[method].preset
+        assert {name: getattr(args, name) for name in preset} == preset
+        assert args.from_preset == list(preset)
 
     def test_what_is_given_is_no_preset(self, make):
         args = make(learning_rate=3e-4, beta=0.04)
@@ -60,7 +62,7 @@ class TestDerived:
         ],
     )
     def test_objective(self, make, objective, answer_num, method, split):
-        assert make(objective=objective, answer_num=answer_num, method=method).split_objective is split
+        assert METHODS[method].splits(make(objective=objective, answer_num=answer_num, method=method)) is split
 
     def test_on_a_cpu_it_is_float32_and_says_cpu(self, make, monkeypatch):
         monkeypatch.setattr("torch.accelerator.is_available", lambda: False)

@@ -21,7 +21,7 @@ def test_a_group_of_one_is_refused_in_plain_words(tmp_path, count):
         ({"learning_rate": float("inf")}, "learning_rate=inf must be a finite number"),
         ({"beta": NAN}, "beta=nan must be a finite number"),
         ({"beta": -1.0}, "beta=-1.0 must be a finite number of at least 0"),
-        ({"answer_warmup_steps": -3}, "answer_warmup_steps=-3 must be a finite number of at least 0"),
+        ({"answer_warmup_steps": -3}, "answer_warmup_steps=-3 must be at least 0"),
         ({"temperature": NAN}, "temperature=nan must be above 0"),
         ({"top_k": -1}, "top_k is -1: it must be 0 or more"),
         ({"top_p": 1.5}, "top_p is 1.5: it must be above 0 and at most 1"),

@@ -77,8 +77,7 @@ def test_the_fields_we_re_declare_exist_in_trl():
     assert set(SUPPORTED) <= set(fields)
     ours = {name for name in GRPOConfig.__annotations__ if name not in fields}
     assert ours == {
-        *("method", "think_num", "answer_num", "max_thought_length", "max_answer_length", "thought_end", "objective"),
-        *("sync_prompt_across_ranks", "answer_warmup_steps", "thought_shrinkage", "prefix_sharing", "max_slots"),
+        *("method", "thought_end", "sync_prompt_across_ranks", "prefix_sharing", "max_slots"),
         *("shared_token_weight", "on_non_finite", "reward_timeout", "resume_weights_only", "log_trees"),
         *("max_prompt_length", "on_long_prompt", "on_bad_media", "rollout_prompts"),
     }

@@ -6,13 +6,11 @@ import re
 import pytest
 from paths import ROOT
 
-from config.grpo_config import GRPOConfig
+from config.grpo_config import METHOD_FIELDS, GRPOConfig
 from config.model_config import GRPOModelConfig
 from config.script_arguments import GRPOScriptArguments
-from config.tree_adv_arguments import TreeAdvArguments
-from config.tree_grpo_arguments import TreeGRPOArguments
 
-OURS = (GRPOScriptArguments, GRPOConfig, TreeGRPOArguments, TreeAdvArguments, GRPOModelConfig)
+OURS = (GRPOScriptArguments, GRPOConfig, *METHOD_FIELDS, GRPOModelConfig)
 CANNOT_BE_SET = {"router_aux_loss_coef", "remove_unused_columns"}
 FIELDS = {field.name: field for owner in OURS for field in dataclasses.fields(owner)}
 KNOBS = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")

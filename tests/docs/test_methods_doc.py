@@ -1,6 +1,10 @@
-"""The two examples of docs/methods.md do what the page says."""
+"""What docs/methods.md shows works as its text stands there: a new method and a new policy."""
 
+import json
 import re
+import shutil
+import subprocess
+import sys
 
 import pytest
 from paths import ROOT
@@ -8,28 +12,97 @@ from scripted_growth import ScriptedEngine
 
 from trainer.methods import METHODS
 
+TEXT = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
+FOLDERS = ("config", "dataset", "model", "task", "trainer", "scripts", "metadata/demo")
+RECIPE = ("--config", "config/recipes/grpo_demo.yaml", "--method", "rloo", "--max_steps", "2", "--seed", "1")
+SMALL = ("--num_generations", "4", "--per_device_train_batch_size", "8")
+SHOWN = ("--use_cpu", "true", "--log_trees", "every:1", "--logging_steps", "1")
 
-@pytest.fixture
-def examples():
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    found = {}
-    for block in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
-        exec(block, found)
-    return found
+
+def blocks(heading: str) -> list[str]:
+    section = TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+
+
+@pytest.fixture(scope="module")
+def with_rloo(tmp_path_factory):
+    """A copy of the checkout with the two files, the import and the row of the page."""
+    root = tmp_path_factory.mktemp("with_rloo")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__", "runs"))
+    shutil.copy(ROOT / "train.py", root)
+    settings, estimator, imported, row = blocks("A new method")
+    for name, text in (("config/methods/rloo.py", settings), ("trainer/advantages/rloo.py", estimator)):
+        assert f"`{name}`" in TEXT and not (root / name).exists()
+        (root / name).write_text(text, encoding="utf-8")
+    table = root / "trainer" / "methods.py"
+    lines = table.read_text(encoding="utf-8").splitlines(keepends=True)
+    lines.insert(lines.index("METHODS = {\n") + 1, row)
+    lines.insert(next(i for i, line in enumerate(lines) if line.startswith("from trainer.")), imported)
+    table.write_text("".join(lines), encoding="utf-8")
+    return root
+
+
+def run(root, *command: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, *command], cwd=root, capture_output=True, text=True, timeout=600)
+
+
+def against_the_others(rewards: list[float]) -> list[float]:
+    return [r - (sum(rewards) - r) / (len(rewards) - 1) for r in rewards]
 
 
 def test_the_table_names_every_method():
-    text = (ROOT / "docs" / "methods.md").read_text(encoding="utf-8")
-    assert re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE) == list(METHODS)
+    assert re.findall(r"^\| `(\w+)` \|", TEXT, re.MULTILINE) == list(METHODS)
 
 
-def test_the_estimator(examples):
-    values = examples["best_of"]([1, 3, 2, None, float("nan")], [0, 0, 1, 1, 2])
-    assert values.tolist() == [-2, 0, 0, 0, 0]
+def test_the_new_method_trains_with_its_own_advantages(with_rloo):
+    out = run(with_rloo, "train.py", *RECIPE, *SMALL, *SHOWN, "--output_dir", "runs/rloo")
+    assert out.returncode == 0, out.stderr
+    assert re.search(r"^  method +rloo +flag$", out.stdout, re.MULTILINE)
+    assert re.search(r"^  learning_rate +0.0004 +recipe$", out.stdout, re.MULTILINE)
+    assert re.search(r"^  beta +0.0 +preset of rloo$", out.stdout, re.MULTILINE)
+    assert (with_rloo / "runs/rloo/adapter_model.safetensors").exists()
+    trees = [json.loads(line) for line in (with_rloo / "runs/rloo/trees.jsonl").read_text().splitlines()]
+    assert [tree["step"] for tree in trees] == [0, 0, 1, 1]
+    differ = 0
+    for tree in trees:
+        rewards = [row["reward"] for row in tree["rows"]]
+        assert len(rewards) == 4
+        differ += len(set(rewards)) > 1
+        advantages = [row["advantage"] for row in tree["rows"]]  # the log rounds them and the rewards to 4 decimals
+        assert advantages == pytest.approx(against_the_others(rewards), abs=2e-4)
+    assert differ
 
 
-def test_the_policy(examples):
-    policy = examples["OpeningPolicy"](openings=3, opening_tokens=2, max_tokens=5)
+def test_the_new_method_is_refused_a_group_of_one(with_rloo):
+    out = run(with_rloo, "train.py", *RECIPE, "--num_generations", "1", "--output_dir", "runs/one")
+    assert out.returncode == 2
+    assert out.stderr.strip().endswith("num_generations=1: rloo compares a completion with the others of its prompt; "
+                                       "set it to 2 or more")  # fmt: skip
+
+
+def test_the_new_method_stands_in_the_help(with_rloo):
+    out = run(with_rloo, "train.py", "--help")
+    assert "rloo (G chains, each against the others)" in " ".join(out.stdout.split())
+
+
+def test_the_new_estimator_by_hand(with_rloo):
+    code = (
+        "from trainer.advantages.rloo import rloo\n"
+        "nan = float('nan')\n"
+        "print(rloo([1, 5, 2, nan, 3, 4], [0, 1, 0, 0, 0, 2]).tolist())"
+    )
+    out = run(with_rloo, "-c", code)
+    assert json.loads(out.stdout) == [1 - 2.5, 0.0, 2 - 2.0, 0.0, 3 - 1.5, 0.0]
+    out = run(with_rloo, "-m", "doctest", "-v", "trainer/advantages/rloo.py")
+    assert out.returncode == 0 and "1 passed" in out.stdout, out.stdout
+
+
+def test_the_new_policy():
+    found = {}
+    (text,) = blocks("A new policy")
+    exec(text, found)
+    policy = found["OpeningPolicy"](openings=3, opening_tokens=2, max_tokens=5)
     (tree,) = ScriptedEngine(lambda path: {1: 0.5, 2: 0.5}).grow(policy, ["p"])
     assert policy.leaves == len(tree.leaves()) == 6
     assert {len(tree.tokens(leaf)) for leaf in tree.leaves()} == {5}

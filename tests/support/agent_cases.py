@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from config.tree_grpo_arguments import TreeGRPOArguments
-from trainer.policies.agent.build import agent_policy, settings_of, shape_of
+from config.methods.tree_grpo import TreeGRPOFields, parse_environment_args
+from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
 
@@ -70,11 +70,11 @@ def task_of(make_environment, name="agent"):
 
 
 def policy_of(make_environment, tiny, ids=("a",), length=512, tasks=None, **changes):
-    """An AgentStepPolicy over records of one task, or of `tasks`; `changes` are TreeGRPOArguments."""
+    """An AgentStepPolicy over records of one task, or of `tasks`; `changes` are TreeGRPOFields."""
     module, _, processor = tiny
     tasks = tasks or {"agent": task_of(make_environment)}
     names = list(tasks)
-    args = TreeGRPOArguments(**{"max_turn_length": 64, "max_observation_length": 64, "tool_timeout": 5.0, **changes})
+    args = TreeGRPOFields(**{"max_turn_length": 64, "max_observation_length": 64, "tool_timeout": 5.0, **changes})
     records = [
         {
             "id": name,
@@ -86,7 +86,8 @@ def policy_of(make_environment, tiny, ids=("a",), length=512, tasks=None, **chan
         for i, name in enumerate(ids)
     ]
     tokenizer = getattr(processor, "tokenizer", processor)
-    return agent_policy(args, records, tasks, tokenizer, module, settings_of(args), shape=shape_of(args), length=length)
+    settings = parse_environment_args(args.environment_args)
+    return agent_policy(args, records, tasks, tokenizer, module, settings, shape=shape_of(args), length=length)
 
 
 def turns(*texts):

@@ -11,7 +11,7 @@ from agent_cases import Echo
 from paths import ROOT
 from trainer_cases import text_rows, text_trainer
 
-from config.tree_grpo_arguments import TreeGRPOArguments
+from config.methods.tree_grpo import TreeGRPOFields
 from dataset.dataset_grpo import rows_from_records
 from scripts.eval import eval as script
 from task.retrieval.passages import RetrievalError
@@ -52,8 +52,8 @@ def predictions(tiny_text, made, **settings):
     rows = rows_from_records(records, tasks)
     eos, forbidden = module.eos_token_ids(tokenizer), module.forbidden_token_ids(tokenizer)
     engine = TransformersEngine(model, module, tokenizer, Sampling(0.0), eos, forbidden)
-    args = TreeGRPOArguments(max_turns=2, max_turn_length=5, max_observation_length=40)
-    agents = policies_of_evaluation(args, tasks, tokenizer, module, 64)
+    args = TreeGRPOFields(max_turns=2, max_turn_length=5, max_observation_length=40)
+    agents = policies_of_evaluation(args, {}, tasks, tokenizer, module, 64)
     with torch.no_grad():
         found = predict(engine, module, rows, tasks, max_new_tokens=8, batch_size=4, policy_of=agents, **settings)
     return found, summarise(found, tasks)

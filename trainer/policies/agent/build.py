@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import json
 import warnings
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -23,22 +22,10 @@ _proven: dict[tuple, Any] = {}  # an environment of each task and settings of th
 
 
 def shape_of(args) -> TreeShape:
-    """The shape of a training rollout, of the settings of config/tree_grpo_arguments."""
+    """The shape of a training rollout, by the fields of config/methods/tree_grpo.py."""
     code = args.fork_choice == "code"
     sizes = (args.tree_num, args.expand_num, args.expand_rounds)
     return TreeShape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
-
-
-def settings_of(args) -> dict[str, Any]:
-    """environment_args as a dict. Raises UserError if they are no JSON object."""
-    text = args.environment_args
-    try:
-        found = {} if text is None else json.loads(text)
-    except ValueError as error:
-        raise UserError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
-    if not isinstance(found, dict):
-        raise UserError(f"environment_args={text!r} must be a JSON object of names and values")
-    return found
 
 
 def agent_policy(
@@ -80,12 +67,13 @@ def agent_policy(
     return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
 
 
-def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, length: int) -> Callable:
+def policies_of_evaluation(
+    args, settings: dict[str, Any], tasks: dict[str, Task], tokenizer, module, length: int
+) -> Callable:
     """`policy_of` of trainer/evaluation/predict.py: one chain a record, of a task's own agent.
 
-    `args` has the fields of config/tree_grpo_arguments.py; for the others see `agent_policy`.
+    For the arguments see `agent_policy`.
     """
-    settings = settings_of(args)
 
     def policy_of(task: Task, records: list[dict]) -> AgentStepPolicy:
         return agent_policy(args, records, tasks, tokenizer, module, settings, shape=TreeShape(1), length=length)
@@ -93,17 +81,18 @@ def policies_of_evaluation(args, tasks: dict[str, Task], tokenizer, module, leng
     return policy_of
 
 
-def check_agents(args, records: dict, held_out: dict, tasks: dict[str, Task], module) -> None:
+def check_agents(args, settings: dict[str, Any], records: dict, held_out: dict, tasks: dict[str, Task], module) -> None:
     """Makes the policies of one record a task, to train and to evaluate; what cannot work then ends no run half way.
 
     Args:
+        settings: what every `reset` gets beside the record (environment_args).
         records, held_out: question_type -> a record.
 
     Raises UserError as `agent_policy` does.
     """
-    settings, tokenizer, length = settings_of(args), module.tokenizer, args.max_completion_length
+    tokenizer, length = module.tokenizer, args.max_completion_length
     agent_policy(args, [*records.values()], tasks, tokenizer, module, settings, shape=shape_of(args), length=length)
-    policy_of = policies_of_evaluation(args, tasks, tokenizer, module, length)
+    policy_of = policies_of_evaluation(args, settings, tasks, tokenizer, module, length)
     for name, record in held_out.items():
         if tasks[name].make_environment is not None:
             policy_of(tasks[name], [record])

@@ -29,7 +29,7 @@ _logged: set[str] = set()  # kinds of failure of which this process has logged o
 
 @dataclass(frozen=True)
 class TreeShape:
-    """How many trees, branches and rounds, and which steps a branch may start after (`config/tree_grpo_arguments`)."""
+    """How many trees, branches and rounds, and which steps a branch may start after (config/methods/tree_grpo.py)."""
 
     trees: int
     branches: int = 0

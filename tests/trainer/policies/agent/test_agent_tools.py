@@ -14,7 +14,7 @@ from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of, turns
 from paths import ROOT
 from PIL import Image
 
-from config.tree_grpo_arguments import TreeGRPOArguments
+from config.methods.tree_grpo import TreeGRPOFields
 from trainer.policies.agent.arguments import argument_of, bound
 from trainer.policies.agent.build import check_agents
 from trainer.policies.agent.calls import Point, parts_of
@@ -208,8 +208,8 @@ def test_settings_that_an_evaluation_would_refuse_end_the_run_too(tiny_text):
 
     tasks = {name: task_of(made, name) for name, made in (("held", Other), ("echo", Echo), ("plain", None))}
     records = {name: {"id": name, "question_type": name, "question": "q", "answer": "x"} for name in tasks}
-    args = SimpleNamespace(**vars(TreeGRPOArguments()), max_completion_length=64, thought_end="</think>")
+    args = SimpleNamespace(**vars(TreeGRPOFields()), max_completion_length=64, thought_end="</think>")
     module = tiny_text[0]
-    check_agents(args, {"echo": records["echo"]}, {"plain": records["plain"]}, tasks, module)
+    check_agents(args, {}, {"echo": records["echo"]}, {"plain": records["plain"]}, tasks, module)
     with pytest.raises(ValueError, match="no such server"):
-        check_agents(args, {"echo": records["echo"]}, {"held": records["held"]}, tasks, module)
+        check_agents(args, {}, {"echo": records["echo"]}, {"held": records["held"]}, tasks, module)

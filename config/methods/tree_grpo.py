@@ -1,22 +1,27 @@
-"""Arguments of agent rollouts in trees (Tree-GRPO): how many, where they branch, and what a turn may cost."""
+"""Settings of Tree-GRPO (arXiv 2509.21240): how many trees of agent steps, where they branch, what a turn may cost.
+
+The defaults are the paper's Table 5. The preset follows its Table 5 and Eq. 8: learning rate 1e-6, KL 0.001, mean over
+the tokens of a sequence, then over sequences.
+"""
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
-from config.choices import check_choices
-from trainer.advantages.intra_inter import PARTS
-from trainer.policies.agent.build import settings_of
+from config.method_settings import MethodSettings, RolloutSize
+from task.errors import UserError
 
 LENGTH = 4096  # tokens of a completion, observations included; arXiv 2509.21240, Table 5
 
 
 @dataclass
-class TreeGRPOArguments:
-    """Fields of `method tree_grpo` (arXiv 2509.21240; defaults are its Table 5). Leaves a prompt: M * (L * N + 1)."""
+class TreeGRPOFields:
+    """Fields of `method tree_grpo`. Leaves per prompt: M * (L * N + 1)."""
 
-    tree_num: int = field(default=2, metadata={"help": "M, trees a prompt: chains that are started (tree_grpo)."})
+    tree_num: int = field(default=2, metadata={"help": "M, trees per prompt: chains that are started (tree_grpo)."})
     expand_num: int = field(
         default=2, metadata={"help": "N, branches added to each tree in a round; 0: chains alone (tree_grpo)."}
     )
@@ -39,7 +44,7 @@ class TreeGRPOArguments:
         default="intra_inter",
         metadata={
             "help": "A leaf against its tree plus against its prompt (the paper), or one of the two (tree_grpo).",
-            "choices": list(PARTS),
+            "choices": ["intra_inter", "inter", "intra"],
         },
     )
     max_turns: int = field(
@@ -60,36 +65,62 @@ class TreeGRPOArguments:
 
 
 def leaves_of(args) -> int:
-    """Leaves a prompt: M * (L * N + 1)."""
+    """Leaves per prompt: M * (L * N + 1)."""
     return args.tree_num * (args.expand_rounds * args.expand_num + 1)
 
 
+def size_of(args) -> RolloutSize:
+    rule = f"tree_num={args.tree_num} * (expand_rounds={args.expand_rounds} * expand_num={args.expand_num} + 1)"
+    return RolloutSize(derived={"num_generations": (leaves_of(args), rule)}, default={"max_completion_length": LENGTH})
+
+
+def parse_environment_args(text: str | None) -> dict[str, Any]:
+    """environment_args as a dict. Raises UserError if they are not a JSON object."""
+    try:
+        found = {} if text is None else json.loads(text)
+    except ValueError as error:
+        raise UserError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
+    if not isinstance(found, dict):
+        raise UserError(f"environment_args={text!r} must be a JSON object of names and values")
+    return found
+
+
 def check_tree_grpo(args) -> None:
-    """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_grpo cannot work with."""
-    check_choices(args, ("fork_choice", "advantage"))
-    for name, least in (("tree_num", 1), ("max_turns", 1), ("max_turn_length", 1), ("max_observation_length", 32)):
-        if not getattr(args, name) >= least:
-            raise ValueError(f"{name}={getattr(args, name)} must be at least {least}")
-    for name in ("expand_num", "expand_rounds"):
-        if not getattr(args, name) >= 0:
-            raise ValueError(f"{name}={getattr(args, name)} must be at least 0")
     if leaves_of(args) < 2:
-        raise ValueError(
+        raise UserError(
             f"tree_num={args.tree_num}, expand_num={args.expand_num} and expand_rounds={args.expand_rounds} give one "
-            "leaf a prompt, which has no advantage: raise one of them"
+            "leaf per prompt, which has no advantage: raise one of them"
         )
     if args.advantage == "intra" and leaves_of(args) == args.tree_num:
-        raise ValueError(
+        raise UserError(
             "advantage=intra compares the leaves of a tree, but without branches each tree has one: set expand_num and "
             "expand_rounds to at least 1, or advantage to inter"
         )
     for name in ("tool_timeout", "branch_temperature"):
         value = getattr(args, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
-            raise ValueError(f"{name}={value} must be a finite number above 0")
+            raise UserError(f"{name}={value} must be a finite number above 0")
     if args.mask_truncated_completions:
-        raise ValueError(
+        raise UserError(
             "mask_truncated_completions=true would leave every agent rollout out: they end with a tag, not with the "
             "end of sequence; set it to false"
         )
-    settings_of(args)
+    parse_environment_args(args.environment_args)
+
+
+SETTINGS = MethodSettings(
+    about="agent steps that branch",
+    preset={"learning_rate": 1e-6, "loss_type": "grpo", "beta": 0.001, "sync_prompt_across_ranks": False},
+    size=size_of,
+    check=check_tree_grpo,
+    fields=TreeGRPOFields,
+    at_least={
+        "tree_num": 1,
+        "expand_num": 0,
+        "expand_rounds": 0,
+        "max_turns": 1,
+        "max_turn_length": 1,
+        "max_observation_length": 32,
+    },
+    shown=tuple(TreeGRPOFields.__dataclass_fields__),
+)

@@ -1,22 +1,24 @@
-"""Arguments of TreeAdv-style rollouts: where the chains of a prompt fork, and how credit goes up the tree."""
+"""Settings of TreeAdv-style rollouts (arXiv 2601.03703): where chains fork, and how credit goes up the tree.
+
+The paper's own values were not to be found: the preset is grpo's, and all defaults are ours.
+"""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
 
-from config.choices import check_choices
-from trainer.advantages.redistribute import AGGREGATIONS
-from trainer.policies.entropy.rules import RULES
+from config.method_settings import MethodSettings, RolloutSize
+from task.errors import UserError
 
-LEAVES, LENGTH = 16, 512  # ours: the paper's budget and lengths were not to be found
+LEAVES, LENGTH = 16, 512
 
 
 @dataclass
-class TreeAdvArguments:
-    """Fields of `method tree_adv` (arXiv 2601.03703). The paper's own values were not to be found: all are ours."""
+class TreeAdvFields:
+    """Fields of `method tree_adv`."""
 
-    num_trees: int = field(default=4, metadata={"help": "Seed chains a prompt (tree_adv); they fork."})
+    num_trees: int = field(default=4, metadata={"help": "Seed chains per prompt, which fork (tree_adv)."})
     branch_factor: int = field(
         default=2, metadata={"help": "Children of a fork, the chain that goes on among them (tree_adv)."}
     )
@@ -28,7 +30,7 @@ class TreeAdvArguments:
         metadata={
             "help": "Which tokens fork (tree_adv): entropy of the distribution they are drawn from; or, to compare, "
             "random tokens as often, fixed segments of min_gap tokens, or the surprisal of the token itself.",
-            "choices": list(RULES),
+            "choices": ["entropy", "random", "fixed", "surprisal"],
         },
     )
     fork_share: float = field(
@@ -54,43 +56,47 @@ class TreeAdvArguments:
         metadata={
             "help": "What a shared segment gets of its leaves' advantages (tree_adv): mean, sum, or sqrt (sum / square "
             "root of their number).",
-            "choices": list(AGGREGATIONS),
+            "choices": ["mean", "sum", "sqrt"],
         },
     )
 
 
 def leaves_of(args) -> int:
-    """Leaves a prompt: num_generations, 16 if not given."""
+    """Leaves per prompt: num_generations, 16 if not given."""
     return LEAVES if args.num_generations is None else args.num_generations
 
 
 def check_tree_adv(args) -> None:
-    """Raises ValueError, one sentence, for the first setting of a GRPOConfig that tree_adv cannot work with."""
-    check_choices(args, ("fork_rule", "aggregation"))
-    for name in ("num_trees", "min_gap"):
-        if not getattr(args, name) >= 1:
-            raise ValueError(f"{name}={getattr(args, name)} must be at least 1")
     leaves = leaves_of(args)
     if leaves < 2:
-        raise ValueError(
-            f"num_generations={leaves}: an advantage compares at least 2 leaves of a prompt; set 2 or more"
-        )
+        raise UserError(f"num_generations={leaves}: an advantage compares at least 2 leaves of a prompt; set 2 or more")
     if args.num_trees > leaves:
-        raise ValueError(
-            f"num_trees={args.num_trees} seed chains do not fit into num_generations={leaves} leaves a prompt: lower "
+        raise UserError(
+            f"num_trees={args.num_trees} seed chains do not fit into num_generations={leaves} leaves per prompt: lower "
             "num_trees, so that forks can add the others, or raise num_generations"
         )
     if not args.branch_factor >= 2:
-        raise ValueError(
+        raise UserError(
             f"branch_factor={args.branch_factor} never forks: set it to 2 or more, or take method grpo for plain chains"
         )
     if not 0 < args.fork_share < 1:
-        raise ValueError(f"fork_share={args.fork_share} must be above 0 and below 1: it is a share of the tokens")
+        raise UserError(f"fork_share={args.fork_share} must be above 0 and below 1: it is a share of the tokens")
     if args.fork_entropy is not None:
         if args.fork_rule in ("random", "fixed"):
-            raise ValueError(
+            raise UserError(
                 f"fork_entropy={args.fork_entropy} is a threshold of entropy or surprisal, which "
                 f"fork_rule={args.fork_rule} does not look at: leave fork_entropy out"
             )
         if not (args.fork_entropy >= 0 and math.isfinite(args.fork_entropy)):
-            raise ValueError(f"fork_entropy={args.fork_entropy} must be a finite number of nats, at least 0")
+            raise UserError(f"fork_entropy={args.fork_entropy} must be a finite number of nats, at least 0")
+
+
+SETTINGS = MethodSettings(
+    about="chains that fork where the model is unsure",
+    preset={"learning_rate": 1e-5, "loss_type": "grpo", "beta": 0.0, "sync_prompt_across_ranks": False},
+    size=lambda args: RolloutSize(default={"num_generations": LEAVES, "max_completion_length": LENGTH}),
+    check=check_tree_adv,
+    fields=TreeAdvFields,
+    at_least={"num_trees": 1, "min_gap": 1},
+    shown=tuple(TreeAdvFields.__dataclass_fields__),
+)

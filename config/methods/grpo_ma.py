@@ -1,0 +1,103 @@
+"""Settings of GRPO-MA (arXiv 2509.24494): K thoughts per prompt, M answers per thought.
+
+The preset follows the paper and its release (K = M = 4, learning rate 1e-5, every process on the same prompt). The
+paper's loss is a token mean within each sequence, then a mean over sequences: TRL's loss_type "grpo". Its KL weight is
+not published: beta 0 is our choice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from config.method_settings import MethodSettings, RolloutSize
+from task.errors import UserError
+
+
+@dataclass
+class GRPOMAFields:
+    """Fields of `method grpo_ma`."""
+
+    think_num: int = field(default=4, metadata={"help": "K, thoughts per prompt and process (grpo_ma)."})
+    answer_num: int = field(default=4, metadata={"help": "M, answers per thought (grpo_ma)."})
+    max_thought_length: int = field(
+        default=384, metadata={"help": "Tokens per thought at most, its end tag included (grpo_ma)."}
+    )
+    max_answer_length: int = field(default=128, metadata={"help": "Tokens per answer at most (grpo_ma)."})
+    objective: str = field(
+        default="auto",
+        metadata={
+            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); "
+            "joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO) "
+            "(grpo_ma).",
+            "choices": ["auto", "split", "joint"],
+        },
+    )
+    answer_warmup_steps: int = field(
+        default=0,
+        metadata={
+            "help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains "
+            "(grpo_ma)."
+        },
+    )
+    thought_shrinkage: bool = field(
+        default=False,
+        metadata={
+            "help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's; grpo_ma)."
+        },
+    )
+
+
+def size_of(args) -> RolloutSize:
+    thought, answer = args.max_thought_length, args.max_answer_length
+    return RolloutSize(
+        derived={
+            "num_generations": (
+                args.think_num * args.answer_num,
+                f"think_num={args.think_num} * answer_num={args.answer_num}",
+            ),
+            "max_completion_length": (
+                thought + answer,
+                f"max_thought_length={thought} + max_answer_length={answer}",
+            ),
+        }
+    )
+
+
+def check_grpo_ma(args) -> None:
+    if args.think_num * args.answer_num < 2:
+        raise UserError(
+            "think_num=1 and answer_num=1 give a group of one completion, which has no advantage: set think_num or "
+            "answer_num to at least 2"
+        )
+    if args.answer_warmup_steps and args.think_num < 2:
+        raise UserError(
+            f"answer_warmup_steps={args.answer_warmup_steps} trains on think_num={args.think_num} chains per prompt, "
+            "which have no advantage: set think_num to at least 2, or answer_warmup_steps to 0"
+        )
+    if args.shared_token_weight == "once":
+        raise UserError(
+            "shared_token_weight=once is for methods whose rows share tokens in one term; grpo_ma counts each "
+            "thought once already: leave it out"
+        )
+    if args.importance_sampling_level == "sequence" and args.objective == "joint" and args.answer_num > 1:
+        raise UserError(
+            "importance_sampling_level='sequence' averages the advantages of a thought and its answer away when "
+            "objective is 'joint': set objective to split, or importance_sampling_level to token"
+        )
+
+
+SETTINGS = MethodSettings(
+    about="K thoughts x M answers",
+    preset={"learning_rate": 1e-5, "loss_type": "grpo", "beta": 0.0, "sync_prompt_across_ranks": True},
+    size=size_of,
+    check=check_grpo_ma,
+    fields=GRPOMAFields,
+    at_least={
+        "think_num": 1,
+        "answer_num": 1,
+        "max_thought_length": 1,
+        "max_answer_length": 1,
+        "answer_warmup_steps": 0,
+    },
+    shown=("think_num", "answer_num", "max_thought_length", "max_answer_length", "objective", "answer_warmup_steps"),
+)
