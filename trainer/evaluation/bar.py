@@ -1,4 +1,4 @@
-"""How far an evaluation is, how fast, and how long it will take."""
+"""A progress bar for evaluations: records done, tokens/s and the time left."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from tqdm import tqdm
 
 
 class EvaluationBar:
-    """A progress bar of records with tokens/s and the time left; call it with what `predict` reports.
+    """A progress bar over records with tokens/s and the time left; pass it to `predict` as `progress`.
 
     Args:
         total: records of this process.
-        done: how many of them an earlier run finished.
-        shown: False counts only.
+        done: number of records that an earlier run finished.
+        shown: if False, only counts.
     """
 
     def __init__(self, total: int, done: int = 0, shown: bool = True):

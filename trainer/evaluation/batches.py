@@ -1,4 +1,4 @@
-"""Completions of one batch: seeded by what is in it, and in halves where memory runs out."""
+"""Completions of one batch: seeded by the batch's content, and halved when memory runs out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from trainer.tree import Tree
 
 @dataclass(frozen=True)
 class Unit:
-    """`count` completions of one prompt, the record's `first`-th and the following; `place` is the record's."""
+    """`count` completions of one prompt, starting with the record's `first`-th; `place` is the record's index."""
 
     place: int
     record: dict
@@ -29,7 +29,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class Sample:
-    """One completion: its tokens, observations included; how its leaf ended; how many of the tokens were sampled."""
+    """One completion: its tokens, observations included, the status of its leaf, and the number of sampled tokens."""
 
     token_ids: list[int]
     status: str
@@ -41,15 +41,14 @@ class Sample:
 class BatchGrower:
     """Grows the completions of batches.
 
-    A batch that does not fit in memory is grown in two halves, these in halves again, down to one completion. What
-    happens to a batch does not depend on the batches before it, so a run that goes on where another stopped gives the
-    same completions.
+    A batch that does not fit in memory is grown in two halves, recursively down to a single completion. The result for
+    a batch does not depend on earlier batches, so a resumed run gives the same completions.
 
     Args:
         engine: grows the trees; its sampling is the caller's choice.
-        make_policy: gives the policy for units, all of one count; it must give trees of `count` leaves.
-        seed: every batch draws from torch's default generator, seeded by this and by which completions are asked for;
-            None leaves the generator alone (greedy).
+        make_policy: returns the policy for units, which all have the same `count`; its trees must have `count` leaves.
+        seed: for each batch, torch's default generator is seeded with this and with the requested completions; None
+            leaves the generator alone (greedy).
     """
 
     def __init__(self, engine, make_policy: Callable[[list[Unit]], Policy], seed: int | None):
@@ -57,19 +56,20 @@ class BatchGrower:
         self._warned = False
 
     def grow(self, units: list[Unit]) -> list[list[Sample] | None]:
-        """The completions of each unit, None for one that does not fit in memory even alone."""
+        """The completions of each unit, None for a unit that does not fit in memory even alone."""
         try:
             return self._together(units)
         except (RuntimeError, MemoryError) as error:
             if not isinstance(error, MemoryError) and not should_reduce_batch_size(error):
                 raise
-        # out of the handler: the error holds the frames, and with them the memory
+        # outside the handler: the error keeps the frames alive, and with them the memory
         clear_device_cache(garbage_collection=True)
         wanted = sum(unit.count for unit in units)
         if not self._warned:
             self._warned = True
             print(
-                f"{wanted} completions together ran out of memory, halved: a smaller batch saves time", file=sys.stderr
+                f"{wanted} completions in one batch ran out of memory, halved: a smaller batch size saves time",
+                file=sys.stderr,
             )
         if wanted == 1:
             return [None]
@@ -93,14 +93,14 @@ class BatchGrower:
 
 
 def content_seed(seed: int, units: list[Unit]) -> int:
-    """A seed that is a function of the run's seed and of which completions are asked for, and of nothing else."""
+    """A seed that depends only on the run's seed and the requested completions."""
     content = json.dumps([seed, [(unit.record["id"], unit.first, unit.count) for unit in units]])
     return int.from_bytes(hashlib.sha256(content.encode()).digest()[:7])
 
 
 def _samples(tree: Tree, count: int, policy: Policy) -> list[Sample]:
     leaves = tree.leaves()
-    assert len(leaves) == count, f"{len(leaves)} completions of {tree.prompt_id!r}, {count} were asked for"
+    assert len(leaves) == count, f"{len(leaves)} completions of {tree.prompt_id!r}, {count} were requested"
     return [_sample(tree, leaf, policy) for leaf in leaves]
 
 

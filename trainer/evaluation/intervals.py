@@ -1,9 +1,10 @@
-"""95% intervals of means over items: how far a figure would move with other items of the same kind.
+"""95% intervals of means over items: how far a metric would move with other items of the same kind.
 
-Values that are all 0 or 1 get Wilson's score interval (Wilson, 1927): resampling 64 right answers of 64 gives an
-interval of no width, and a true share of 0.95 is covered in 85% of the cases only. All others get the percentile
-bootstrap over items with its quantiles moved outwards for small samples (the expanded percentile interval, Hesterberg
-2015, "What Teachers Should Know About the Bootstrap"): plain percentiles are too narrow by about sqrt((n - 1) / n).
+If all values are 0 or 1, the interval is Wilson's score interval (Wilson, 1927): resampling 64 correct answers out of
+64 would give an interval of width zero, and a true share of 0.95 would be covered in only 85% of cases. Otherwise it is
+the percentile bootstrap over items, with quantiles moved outwards for small samples (the expanded percentile interval,
+Hesterberg 2015, "What Teachers Should Know About the Bootstrap"): plain percentile intervals are too narrow by a factor
+of about sqrt((n - 1) / n).
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Z95 = 1.959963984540054
 
 
 def mean_interval(values, resamples: int = 10_000, seed: int = 42) -> tuple[float, float]:
-    """(low, high) of the mean of at least two finite values: Wilson's where they are all 0 or 1, else the bootstrap's.
+    """(low, high) of the mean of at least two finite values: Wilson's if all are 0 or 1, else the bootstrap's.
 
     >>> low, high = mean_interval([1.0] * 64)
     >>> round(low, 3), high
@@ -32,7 +33,7 @@ def mean_interval(values, resamples: int = 10_000, seed: int = 42) -> tuple[floa
 
 
 def wilson_interval(successes: float, n: int) -> tuple[float, float]:
-    """95% score interval of a share of `n`."""
+    """95% score interval of a share `successes` / `n`."""
     share, z2 = successes / n, Z95**2
     centre = (share + z2 / (2 * n)) / (1 + z2 / n)
     half = Z95 / (1 + z2 / n) * math.sqrt(share * (1 - share) / n + z2 / (4 * n * n))
@@ -43,7 +44,7 @@ def wilson_interval(successes: float, n: int) -> tuple[float, float]:
 def bootstrap_interval(values: np.ndarray, resamples: int = 10_000, seed: int = 42) -> tuple[float, float]:
     """95% expanded percentile interval of the mean of `values` (n,), resampled with replacement.
 
-    For the difference of two runs hand in the differences of the pairs: the interval is then a paired one.
+    For the difference of two runs, pass the differences of the pairs: the interval is then a paired one.
     """
     rng, n = np.random.default_rng(seed), len(values)
     if n < 2:

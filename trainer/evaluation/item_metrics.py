@@ -1,4 +1,4 @@
-"""The metrics of one prediction alone, for comparing items and for intervals over items; and pass@k."""
+"""The metrics of a single prediction, for comparisons and intervals over items; and pass@k."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from statistics import fmean
 
 from task.task_loader import Task
 
-UNSCORED = ("load_error", "oom", "tool_error")  # statuses without scores: such an item is counted, and in no mean
+UNSCORED = ("load_error", "oom", "tool_error")  # statuses without scores: such items are counted but enter no mean
 
 
 def samples_of(prediction: dict) -> list[dict]:
-    """Each completion of a record as a prediction of its own; those without scores are left out."""
+    """Each completion of a record as a separate prediction; those without scores are left out."""
     shared = {name: value for name, value in prediction.items() if name != "samples"}
     samples = [shared | sample for sample in prediction.get("samples") or [{}]]
     return [sample for sample in samples if sample["status"] not in UNSCORED]
 
 
 def pass_at_k(samples: int, passed: int, k: int) -> float:
-    """The chance that k of the samples, drawn without replacement, hold one that passed (Chen et al., 2021, eq. 1).
+    """The probability that k samples, drawn without replacement, include one that passed (Chen et al., 2021, eq. 1).
 
-    Unbiased: 1 - C(n - c, k) / C(n, k), in whole numbers until the last division.
+    The unbiased estimator 1 - C(n - c, k) / C(n, k), in integers up to the final division.
 
     >>> pass_at_k(4, 1, 2)
     0.5
@@ -30,10 +30,11 @@ def pass_at_k(samples: int, passed: int, k: int) -> float:
 
 
 def item_metrics(prediction: dict, task: Task | None, pass_threshold: float = 1.0) -> dict[str, float]:
-    """Every finite metric of one record: format, accuracy, its task's compute_metrics on it alone, and pass@k.
+    """Every finite metric of one record: format, accuracy, the task's compute_metrics on it alone, and pass@k.
 
-    With several samples the metrics are means over those that have one, and pass@k, for k in powers of two, is over
-    the samples with an accuracy; one passes if that is at least `pass_threshold`. {} for a record without scores.
+    With several samples each metric is a mean over the samples that have it, and pass@k, for powers of two k, is over
+    the samples with an accuracy; a sample passes if its accuracy is at least `pass_threshold`. {} for a record without
+    scores.
     """
     samples = samples_of(prediction)
     found: dict[str, list[float]] = {}
@@ -49,7 +50,7 @@ def item_metrics(prediction: dict, task: Task | None, pass_threshold: float = 1.
 
 
 def pass_metrics(prediction: dict, pass_threshold: float) -> dict[str, float]:
-    """{"pass@1": , "pass@2": , ..., "mean@n": } of a record with several samples; {} with one, or none scored."""
+    """{"pass@1": , "pass@2": , ..., "mean@n": } of a record with several samples; {} for one sample or no scores."""
     if "samples" not in prediction:
         return {}
     scores = [sample["accuracy"] for sample in samples_of(prediction) if sample["accuracy"] is not None]

@@ -1,7 +1,7 @@
-"""Evaluation: rows in, one prediction a row out, metrics by the tasks' own functions.
+"""Evaluation: dataset rows -> one prediction per row, scored by the tasks' own functions.
 
-The trainer's `evaluate()` and scripts/eval/eval.py both stand on this file, so that a figure seen during training and
-one measured afterwards are the same figure.
+The trainer's `evaluate()` and scripts/eval/eval.py both use this module, so metrics during training and metrics
+measured afterwards are computed in the same way.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from trainer.evaluation.scoring import scored, unscored
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.policy import Policy
 
-WINDOW_BATCHES = 8  # batches encoded, and sorted by prompt length, at a time: bounds the pictures in memory
+WINDOW_BATCHES = 8  # batches that are encoded and sorted by prompt length together; bounds the pictures in memory
 
 PolicyOf = Callable[[Task, list[dict]], Policy]
 
@@ -46,29 +46,29 @@ def predict_batches(
     done: Collection[str] = (),
     progress: Callable[[int, int], None] | None = None,
 ) -> Iterator[dict[int, dict]]:
-    """`num_samples` completions a row, scored by the row's task; yields {place in `rows`: prediction} batch by batch.
+    """`num_samples` completions per row, scored by the row's task; yields {index in `rows`: prediction} per batch.
 
-    Which rows share a batch, and what the batch draws, depends on the rows and settings alone and not on `done`: a run
-    that was stopped and goes on gives the same predictions.
+    Which rows share a batch, and its random numbers, depend only on the rows and settings, not on `done`: a resumed run
+    gives the same predictions.
 
     Args:
-        engine: grows the completions; its sampling (greedy or not) is the caller's choice, as are eval() and no_grad.
+        engine: grows the completions; the caller chooses its sampling (greedy or not), eval mode and no_grad.
         module: the VLMModule that encodes a row.
         rows: dataset rows (columns `prompt` and `record`).
-        batch_size: completions decoded together; prompts of similar length go together. Where memory runs out, the
+        batch_size: number of completions decoded together, from prompts of similar length. When memory runs out, the
             batch is halved.
-        on_bad_media: "error" raises the MediaError, "skip" gives a prediction with status load_error.
-        seed: of sampled completions; torch's default generator is then seeded anew for each batch.
-        policy_of: gives the policy for rows of a task with an environment (make_environment): called for each batch
-            with the task and its records, one leaf a tree; a method `report(tree, leaf)` of it gives further columns of
-            the prediction. None: these rows are completed as all others are.
-        done: ids of rows that are left out, though they keep their place in a batch.
-        progress: called after each batch with (rows done in it, tokens sampled in it).
+        on_bad_media: "error" raises the MediaError, "skip" yields a prediction with status load_error.
+        seed: for sampled completions; torch's default generator is then reseeded for each batch.
+        policy_of: returns the policy for rows of a task with an environment (make_environment); called for each batch
+            with the task and its records. The policy's trees have one leaf each, and its `report(tree, leaf)` gives
+            further columns of the prediction. None: such rows are completed like all others.
+        done: ids of rows to skip; they still keep their place in a batch.
+        progress: called after each batch with its numbers of rows and of sampled tokens.
 
     A prediction: id, question_type, completion (end tokens removed), prediction (what parse_answer made of it,
     task's frame), answer (original frame), sol (task's frame), image_size and processed_size ((w, h) or None), format,
-    accuracy (None: the task abstains), status (one of `evaluation_summary.STATUSES`), tokens (sampled), error (why,
-    where there are no scores), record; with `num_samples` above 1 also samples (see `scoring.scored`).
+    accuracy (None: the task abstains), status (one of `evaluation.summary.STATUSES`), tokens (sampled), error (why
+    there are no scores, else None), record; with `num_samples` above 1 also samples (see `scoring.scored`).
     """
 
     def agent(record: dict) -> str:
@@ -94,7 +94,7 @@ def predict_batches(
         if lost := {place: item for place, item in lost.items() if item["id"] not in done}:
             _report(progress, lost)
             yield lost
-        # batches of one kind of policy; in each kind by length
+        # a batch has one kind of policy; within a kind, rows are sorted by length
         units.sort(key=lambda unit: (agent(unit.record), len(unit.prompt.ids)))
         for kind, members in groupby(units, key=lambda unit: agent(unit.record)):
             for batch in _chunks(members, size):
@@ -118,7 +118,7 @@ def _chunks(items: Iterable, size: int) -> Iterator[list]:
 
 
 def _encode(module, window, on_bad_media: str) -> tuple[list[Unit], dict[int, dict]]:
-    """The units of a window, and the predictions of the records whose media cannot be used."""
+    """The units of a window, and the predictions of records with unusable media."""
     units, lost = [], {}
     for place, record in window:
         try:
@@ -136,14 +136,14 @@ def _encode(module, window, on_bad_media: str) -> tuple[list[Unit], dict[int, di
 
 
 def _samples_as_units(batch, num_samples: int, apart: bool) -> list[Unit]:
-    """One unit a record for all its completions, or, where each needs a tree of its own, one a completion."""
+    """One unit per record for all its completions or, if each needs a separate tree, one per completion."""
     if apart:
         return [Unit(unit.place, unit.record, unit.prompt, first=i) for unit in batch for i in range(num_samples)]
     return [Unit(unit.place, unit.record, unit.prompt, count=num_samples) for unit in batch]
 
 
 def _joined(grown: list, num_samples: int) -> list:
-    """The completions of each record, None where one of them did not fit in memory."""
+    """The completions of each record, None if one of them did not fit in memory."""
     return [None if None in part else [one for (one,) in part] for part in _chunks(grown, num_samples)]
 
 

@@ -1,4 +1,4 @@
-"""What a task makes of a completion: the columns of a prediction."""
+"""Scores completions with their task: the columns of a prediction."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ BLANK = ("completion", "prediction", "sol", "image_size", "processed_size", *SCO
 def scored(task: Task, record: dict, prompt, samples: list[Sample], decode) -> dict:
     """The prediction of a record from its completions.
 
-    With several, `samples` holds the columns of each; the record's own completion, prediction and status are the first
-    one's, format and accuracy the means of those that have one, tokens their sum.
+    With several completions, `samples` has the columns of each. The record's own completion, prediction and status are
+    those of the first; format and accuracy are means over the completions that have one; tokens is the sum.
     """
     image_size = prompt.image_sizes[0] if prompt.image_sizes else None
     processed_size = prompt.processed_sizes[0] if prompt.processed_sizes else None
@@ -46,7 +46,7 @@ def _columns(task: Task, sol, keywords: dict, sample: Sample, completion: str) -
         return sample.columns | blank | {"status": "tool_error", "tokens": sample.sampled, "error": sample.error}
 
     def call(name: str, *args):
-        # A fault in a task file ends an evaluation: unlike in training, a figure with silent holes is worse than none.
+        # A fault in a task file ends an evaluation: unlike in training, an incomplete metric is worse than none.
         try:
             return getattr(task, name)(completion, *args, **keywords)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Predictions -> metrics and their intervals by task type. Imports no torch: the smoke test stands on it too."""
+"""Predictions -> metrics and their intervals by task type. Imports no torch, since the smoke test uses it too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from task.task_loader import Task
 from trainer.evaluation.intervals import mean_interval
 from trainer.evaluation.item_metrics import item_metrics, pass_metrics, samples_of
 
-# Fine, does not parse, cut at max_new_tokens; no completion that counts: bad media, out of memory, a tool that failed.
+# Scored: parsed, not parsable, cut at max_new_tokens. Not scored: bad media, out of memory, a failed tool.
 STATUSES = ("ok", "parse_fail", "length", "load_error", "oom", "tool_error")
 
 
@@ -18,9 +18,9 @@ def summarise(
 ) -> dict[str, dict[str, float]]:
     """{task_type: metrics}: the task's compute_metrics, mean accuracy and format, pass@k, and the counts.
 
-    Every metric is over the completions that have scores; with several a record, accuracy, format and pass@k are means
-    over records of the record's own metric. `n` counts all records, `n_load_error`, `n_parse_fail` and so on the
-    completions of that status. Padded duplicates cannot count: an id that occurs twice is an error of ours.
+    Metrics cover the completions that have scores; with several completions per record, accuracy, format and pass@k are
+    means over records of the record's own metric. `n` counts all records; `n_load_error`, `n_parse_fail` and so on
+    count completions by status. Ids must be unique, so padded duplicates cannot be counted.
     """
     result = {}
     for task_type, items in _by_task(predictions).items():
@@ -46,8 +46,8 @@ def intervals(
 ) -> dict[str, dict[str, list[float]]]:
     """{task_type: {metric: [low, high]}}: 95% intervals over records of the metrics of `summarise`.
 
-    Only metrics that are means over records have one: F1, average precision and counts have none, nor has a task's own
-    metric that is the same on every record.
+    Only metrics that are means over records have an interval: F1, average precision and counts do not, and neither does
+    a task's own metric that is equal on every record.
     """
     result = {}
     for task_type, items in _by_task(predictions).items():
@@ -69,7 +69,7 @@ def intervals(
 
 def _by_task(predictions: list[dict]) -> dict[str, list[dict]]:
     ids = [p["id"] for p in predictions]
-    assert len(set(ids)) == len(ids), "a prediction is there twice"
+    assert len(set(ids)) == len(ids), "two predictions have the same id"
     grouped: dict[str, list[dict]] = {}
     for prediction in predictions:
         grouped.setdefault(prediction["question_type"], []).append(prediction)

@@ -84,7 +84,7 @@ def test_totals_are_over_unique_ids():
     engine = ScriptedEngine({"r0": "0", "r1": "1"})
     found = predict(engine, LetterModule(), rows_from_records(records(10), tasks), tasks, **SETTINGS)
     assert summarise(found, tasks)["sum"]["accuracy"] == pytest.approx(0.2)
-    with pytest.raises(AssertionError, match="twice"):  # padding to 12 rows would have given 0.333
+    with pytest.raises(AssertionError, match="the same id"):  # padding to 12 rows would have given 0.333
         summarise(found + found[:2], tasks)
 
 

@@ -1,4 +1,4 @@
-"""What a tool is called with: the text of a tag or a JSON object, checked against the tool's type hints."""
+"""Arguments of a tool call: the text of a tag or a JSON object, checked against the tool's type hints."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 JSON_TYPES = {kind.__name__: kind for kind in (str, int, float, bool, list, dict, NoneType)}
 
 
-def bound(tool: Callable, arguments: dict | str) -> dict:
-    """Arguments by name, of the types their hints say; a text is what `argument_of` names, as JSON if that is no str.
+def bind_arguments(tool: Callable, arguments: dict | str) -> dict:
+    """The arguments by name, checked against the type hints.
 
-    Raises TypeError or ValueError with what is wrong. Hints that are no types of JSON, as classes are, are not checked.
+    A text becomes the argument that `argument_of` names; if that is not a str, the text is parsed as JSON. Raises
+    TypeError or ValueError saying what is wrong. Hints without a JSON type, such as classes, are not checked.
     """
     parameters = inspect.signature(tool).parameters
     hints = {name: types_of(annotation) for name, annotation in annotations_of(tool).items()}
@@ -31,7 +32,7 @@ def bound(tool: Callable, arguments: dict | str) -> dict:
 
 
 def argument_of(tool: Callable) -> str:
-    """Name of the argument that a tag fills: the only one that has no default. Raises TypeError."""
+    """Name of the argument that a tag fills: the only one without a default. TypeError if there is not exactly one."""
     rest = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     parameters = inspect.signature(tool).parameters.items()
     needed = [name for name, one in parameters if one.default is one.empty and one.kind not in rest]
@@ -41,16 +42,16 @@ def argument_of(tool: Callable) -> str:
 
 
 def annotations_of(tool: Callable) -> dict[str, Any]:
-    """The hints by parameter; those that were postponed are evaluated, all or, where one cannot be, none."""
+    """The hints by parameter. Postponed annotations are evaluated; if one cannot be, all are left as they are."""
     try:
         parameters = inspect.signature(tool, eval_str=True).parameters
-    except Exception:  # of any kind: a hint may name what only a type checker imports
+    except Exception:  # of any type: a hint may refer to a name that only type checkers import
         parameters = inspect.signature(tool).parameters
     return {name: one.annotation for name, one in parameters.items()}
 
 
 def types_of(annotation) -> set[type]:
-    """The types of JSON values that a hint admits; empty: anything.
+    """The types of JSON values that a hint admits; empty if it admits anything.
 
     >>> sorted(kind.__name__ for kind in types_of(list[int] | None)), types_of(object)
     (['NoneType', 'list'], set())

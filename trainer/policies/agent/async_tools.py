@@ -1,4 +1,4 @@
-"""The event loop of async tools: one a process, as in TRL, so that what they keep open outlives a call."""
+"""The event loop of async tools: one per process, as in TRL, so that their open connections outlive a call."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _making = threading.Lock()
 
 
 def awaited(value: Awaitable) -> Any:
-    """What an async tool gives, or raises; waits for it in this thread while the loop serves other calls too."""
+    """The result of an async tool, or its exception. Blocks this thread while the loop also serves other calls."""
     done: Future = Future()
     asyncio.run_coroutine_threadsafe(_fulfil(done, value), _loop())
     return done.result()
 
 
 async def _fulfil(done: Future, value: Awaitable) -> None:
-    """Hands the result over here: asyncio's own hand-over would wait for every tool that blocks the loop meanwhile."""
+    """Sets the result from within the coroutine: asyncio's own callback waits for any tool that blocks the loop."""
     try:
         done.set_result(await value)
     except BaseException as error:  # SystemExit and KeyboardInterrupt would end the loop

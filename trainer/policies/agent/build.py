@@ -1,4 +1,4 @@
-"""The policy of agent tasks for a batch of records: their environments, their form of action, the settings."""
+"""Builds the policy of agent tasks for a batch of records: environments, action form and settings."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from trainer.policies.agent.forms import TagForm, ToolCallForm
 from trainer.policies.agent.observation import Framer
 from trainer.policies.agent.step import AgentStepPolicy, Limits, TreeShape
 
-_proven: dict[tuple, Any] = {}  # an environment of each task and settings of this process
+_checked: dict[tuple, Any] = {}  # (task, settings) -> an environment that was started in this process
 
 
 def shape_of(args) -> TreeShape:
-    """The shape of a training rollout, by the fields of config/methods/tree_grpo.py."""
+    """The shape of a training rollout, from the fields of config/methods/tree_grpo.py."""
     code = args.fork_choice == "code"
     sizes = (args.tree_num, args.expand_num, args.expand_rounds)
     return TreeShape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
@@ -42,14 +42,14 @@ def agent_policy(
     """The policy that grows these records.
 
     Args:
-        args: max_turns, max_turn_length, max_observation_length and tool_timeout are read.
-        records: parsed; their tasks must have environments of one action form.
-        settings: what every `reset` gets beside the record (environment_args).
-        shape: how many trees and branches; `TreeShape(1)` is one chain, for evaluation.
-        length: the most tokens of a completion, observations included.
+        args: has max_turns, max_turn_length, max_observation_length and tool_timeout.
+        records: parsed; the environments of their tasks must share one action form.
+        settings: arguments of every `reset` in addition to the record (environment_args).
+        shape: numbers of trees and branches; `TreeShape(1)` is a single chain, for evaluation.
+        length: limit of a completion in tokens, observations included.
 
-    Raises UserError, one sentence: a task without environment, environments that do not go together, or settings that
-    an environment's first reset refuses.
+    Raises UserError, one sentence, for a task without environment, environments that cannot be combined, or settings
+    that an environment's first reset rejects.
     """
     used = {record["question_type"]: tasks[record["question_type"]] for record in reversed(records)}
     first = {record["question_type"]: record for record in reversed(records)}
@@ -59,18 +59,20 @@ def agent_policy(
             f"question_type {plain!r} has no make_environment() in {used[plain].path}, so an agent cannot act in it: "
             "train it with method grpo or grpo_ma, or leave its records out"
         )
-    samples = {name: _proof(task, first[name], settings) for name, task in used.items()}
+    samples = {name: _checked_environment(task, first[name], settings) for name, task in used.items()}
     thought_end = next(iter(used.values())).thought_end
     form = _form(samples, tokenizer, module, thought_tags(thought_end)[0].strip("<>"))
-    make_of = {record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records}
+    environment_makers = {
+        record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records
+    }
     limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
-    return AgentStepPolicy(shape, limits, form, Framer(module, form), make_of, tokenizer)
+    return AgentStepPolicy(shape, limits, form, Framer(module, form), environment_makers, tokenizer)
 
 
 def policies_of_evaluation(
     args, settings: dict[str, Any], tasks: dict[str, Task], tokenizer, module, length: int
 ) -> Callable:
-    """`policy_of` of trainer/evaluation/predict.py: one chain a record, of a task's own agent.
+    """The `policy_of` argument of trainer/evaluation/predict.py: one chain per record, in the task's environment.
 
     For the arguments see `agent_policy`.
     """
@@ -82,10 +84,10 @@ def policies_of_evaluation(
 
 
 def check_agents(args, settings: dict[str, Any], records: dict, held_out: dict, tasks: dict[str, Task], module) -> None:
-    """Makes the policies of one record a task, to train and to evaluate; what cannot work then ends no run half way.
+    """Builds the policies for one record per task, for training and evaluation, so that a run fails at its start.
 
     Args:
-        settings: what every `reset` gets beside the record (environment_args).
+        settings: arguments of every `reset` in addition to the record (environment_args).
         records, held_out: question_type -> a record.
 
     Raises UserError as `agent_policy` does.
@@ -98,35 +100,35 @@ def check_agents(args, settings: dict[str, Any], records: dict, held_out: dict, 
             policy_of(tasks[name], [record])
 
 
-def row_of(record: dict, settings: dict) -> dict:
-    """What an environment's reset gets: the record's fields, those of `extra` among them, and the run's settings."""
+def reset_arguments(record: dict, settings: dict) -> dict:
+    """The arguments of an environment's reset: the record's fields, with those of `extra`, and the run's settings."""
     own = {key: value for key, value in record.items() if key not in ("extra", "messages")}
     return record.get("extra", {}) | own | settings
 
 
 def _started(task: Task, record: dict, settings: dict) -> Any:
-    """An environment whose episode has begun; ToolFailure "reset" where it does not."""
+    """An environment whose episode has been started; ToolFailure "reset" if that fails."""
     try:
         environment = task.make_environment()
-        environment.reset(**row_of(record, settings))
+        environment.reset(**reset_arguments(record, settings))
     except BaseException as error:
         raise ToolFailure("reset", f"{type(error).__name__}: {error}") from error
     return environment
 
 
-def _proof(task: Task, record: dict, settings: dict) -> Any:
-    """An environment of the task, started once in a process, so that wrong settings end the run."""
+def _checked_environment(task: Task, record: dict, settings: dict) -> Any:
+    """An environment of the task, started and checked once per process, so that wrong settings end the run."""
     key = (task.path, task.make_environment, repr(sorted(settings.items())))
-    if key not in _proven:
-        _proven[key] = _proved(task, record, settings)
-    return _proven[key]
+    if key not in _checked:
+        _checked[key] = _started_and_checked(task, record, settings)
+    return _checked[key]
 
 
-def _proved(task: Task, record: dict, settings: dict) -> Any:
+def _started_and_checked(task: Task, record: dict, settings: dict) -> Any:
     try:
         environment = task.make_environment()
-        _warn_of_unread(task, environment, settings)
-        said = environment.reset(**row_of(record, settings))
+        _warn_of_unknown_settings(task, environment, settings)
+        returned = environment.reset(**reset_arguments(record, settings))
     except UserError:
         raise
     except ValueError as error:  # a sentence of the task's own
@@ -136,9 +138,9 @@ def _proved(task: Task, record: dict, settings: dict) -> Any:
             f"{task.path}: make_environment() or reset() fails on record {record['id']!r} with environment_args "
             f"{settings} ({type(error).__name__}: {error}): correct them, or the task file"
         ) from error
-    if said is not None:
+    if returned is not None:
         raise UserError(
-            f"{task.path}: reset() returned {str(said)[:60]!r}, which would have to stand in the prompt: put it "
+            f"{task.path}: reset() returned {str(returned)[:60]!r}, which would have to be part of the prompt: put it "
             "into the record's question, and return None"
         )
     _check_fork(task, environment)
@@ -148,7 +150,7 @@ def _proved(task: Task, record: dict, settings: dict) -> Any:
 
 
 def _check_fork(task: Task, environment: Any) -> None:
-    """UserError for a `_fork` that cannot work: every branch would end in its error, and the run teach nothing."""
+    """UserError for a `_fork` that cannot work: every branch would fail, and nothing would be learnt."""
     if not hasattr(environment, "_fork"):
         return
     try:
@@ -165,30 +167,31 @@ def _check_fork(task: Task, environment: Any) -> None:
         )
 
 
-def _warn_of_unread(task: Task, environment: Any, settings: dict) -> None:
-    """A setting with a typing error would otherwise go unseen: reset takes any name, for the record's fields."""
+def _warn_of_unknown_settings(task: Task, environment: Any, settings: dict) -> None:
+    """Warns of settings that reset() does not name: it accepts any keyword, so a typo would go unnoticed."""
     parameters = inspect.signature(environment.reset).parameters.values()
     named = [one.name for one in parameters if one.kind is not one.VAR_KEYWORD]
     for name in settings:
         if named and name not in named:
             warnings.warn(
-                f"environment_args: {name!r} is no argument of reset() in {task.path} ({', '.join(named)})",
+                f"environment_args: {name!r} is not an argument of reset() in {task.path} ({', '.join(named)})",
                 stacklevel=2,
             )
 
 
 def _form(samples: dict[str, Any], tokenizer, module, think: str):
-    """The one form of action of all environments."""
+    """The action form that all environments share."""
     forms = {name: getattr(environment, "action_form", "tags") for name, environment in samples.items()}
     unknown = next((name for name, form in forms.items() if form not in ACTION_FORMS), None)
     if unknown is not None:
         choices = ", ".join(ACTION_FORMS)
-        raise UserError(f"question_type {unknown!r}: action_form {forms[unknown]!r} is none of {choices}: choose one")
+        wrong = f"question_type {unknown!r}: action_form {forms[unknown]!r}"
+        raise UserError(f"{wrong} is not one of {choices}: choose one")
     tags = {name: getattr(environment, "tags", {}) for name, environment in samples.items()}
     if len(set(forms.values())) > 1 or any(one != next(iter(tags.values())) for one in tags.values()):
         raise UserError(
-            f"the tasks {', '.join(samples)} act in different forms or tags, and one generation has one: train them "
-            "apart, or give their environments the same action_form and tags"
+            f"the tasks {', '.join(samples)} act in different forms or with different tags, which one generation "
+            "cannot mix: train them separately, or give their environments the same action_form and tags"
         )
     if "tool_calls" in forms.values():
         return _tool_call_form(samples, tokenizer, module, think)
@@ -200,7 +203,7 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
 
 
 def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
-    """UserError for a tool that no tag can call, and for tags that cannot be told apart."""
+    """UserError for a tool that no tag can call, and for ambiguous tags."""
     where = f"question_type {question_type!r}"
     for name, tool in tools_of(environment).items():
         try:
@@ -218,15 +221,15 @@ def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
         )
     odd = {key: name for key, name in getattr(environment, "tags", {}).items() if key not in ("information", "answer")}
     if odd:
-        raise UserError(f"{where}: tags {odd} belong to nothing: the two to rename are 'information' and 'answer'")
+        raise UserError(f"{where}: unknown tags {odd}: only 'information' and 'answer' can be renamed")
 
 
 def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> ToolCallForm:
-    """The chat template's form; UserError where the template does not show the model its tools."""
+    """The chat template's form; UserError if the template does not list the tools."""
     marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
     if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
         raise UserError(
-            f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: take a "
+            f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: use a "
             "model whose template does, or environments with action_form 'tags'"
         )
     return ToolCallForm(module.processor, tokenizer.eos_token, think)

@@ -1,8 +1,8 @@
-"""Tool calls of a tree of rollouts: with a time limit, each paid once at each point, on a state of its own.
+"""Tool calls in a tree of rollouts: time-limited, made once per point of the tree, each on its own environment state.
 
-A `Point` is a place in a tree at which an agent can act. Acting at it never changes it: the calls run on a fork of its
-environment or, where that has no `_fork`, on the one environment (the first to come) or on one rebuilt by replaying
-the path (all others). The same calls at the same point are made once; whoever comes second gets what they returned.
+A `Point` is a place in a tree at which an agent can act. Acting never changes the point: the calls run on a fork of its
+environment. If that has no `_fork`, the first action takes the environment itself, and later ones get an environment
+rebuilt by replaying the path. Identical calls at the same point are made once, and their results are reused.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from task.agents.environment import tools_of
-from trainer.policies.agent.arguments import bound
+from trainer.policies.agent.arguments import bind_arguments
 from trainer.policies.agent.async_tools import awaited
 from trainer.policies.agent.forms import Action
 
-# What ends a branch: the machinery failed, and the model could do nothing about it.
+# Failures of the infrastructure, which end a branch; the model cannot react to them.
 FAILURES = (
     "timeout", "refused", "bad_json", "bad_shape", "too_large", "http_500", "http_400", "io", "reset", "fork",
     "replay_mismatch", "encoding", "exception", "other",
 )  # fmt: skip
-# What the model is told and can react to.
+# Faults that are reported to the model, which can react to them.
 FAULTS = ("unknown_tool", "bad_arguments", "raised")
-MAX_MESSAGE = 300  # characters of an exception the model is shown
+MAX_MESSAGE = 300  # characters of an exception that the model is shown
 
 
 class ToolFailure(Exception):
@@ -41,7 +41,7 @@ class ToolFailure(Exception):
 
 @dataclass(frozen=True)
 class CallResults:
-    """What the calls of one turn gave: per call a list of content parts, the point after, and what was counted."""
+    """Results of one turn's calls: content parts per call, the point after them, faults and replayed calls."""
 
     results: list[list[dict]]
     point: Point
@@ -53,21 +53,21 @@ class Point:
     """A place at which an agent can act.
 
     Args:
-        make: gives a fresh environment whose episode has been started.
-        parent: the point before, None at the prompt.
-        actions, results: what led here from there.
-        environment: in the state of this point; None: not made yet, or handed to somebody.
+        make: returns a new environment whose episode has been started.
+        parent: the preceding point, None at the prompt.
+        actions, results: what led from the parent to this point.
+        environment: in the state of this point; None if it was not made yet or has been handed on.
     """
 
     def __init__(self, make: Callable[[], Any], parent=None, actions=(), results=(), environment=None):
         self.make, self.parent, self.actions, self.results = make, parent, actions, results
         self._environment, self._started = environment, environment is not None
-        self._environment_lock = threading.Lock()  # apart, for a fork that hangs must hold up no one that only looks
+        self._environment_lock = threading.Lock()  # separate: a hanging fork must not block cache lookups
         self._cache_lock = threading.Lock()
         self._cache: dict[str, Future] = {}
 
     def act(self, actions: tuple[Action, ...], seconds: float) -> tuple[CallResults, bool]:
-        """(what the calls gave, whether they were made for this turn) within a time limit; raises ToolFailure."""
+        """(results, whether the calls were made now rather than reused), within a time limit; raises ToolFailure."""
         key = json.dumps([[action.tool, action.arguments] for action in actions], sort_keys=True, default=str)
         with self._cache_lock:
             known = self._cache.get(key)
@@ -75,13 +75,13 @@ class Point:
         if known is not None:
             try:
                 return known.result(seconds), False
-            except TimeoutError as error:  # also what a call itself timed out with
+            except TimeoutError as error:  # a timeout of the call itself is one too
                 raise ToolFailure("timeout") from error
         try:
             results = within(seconds, lambda: self._perform(actions))
         except BaseException as error:
             with self._cache_lock:
-                del self._cache[key]  # a failure is not kept: the next may be luckier
+                del self._cache[key]  # failures are not cached, so the next attempt may succeed
             future.set_exception(error)
             raise
         future.set_result(results)
@@ -93,7 +93,7 @@ class Point:
         return CallResults(results, Point(self.make, self, actions, results, environment), faults, replayed)
 
     def _own_environment(self) -> tuple[Any, int]:
-        """(an environment in the state of this point that nobody else holds, how many calls were replayed for it)."""
+        """(an environment in the state of this point for exclusive use, number of calls replayed for it)."""
         with self._environment_lock:
             if self.parent is None and not self._started:
                 self._environment, self._started = self.make(), True
@@ -115,13 +115,13 @@ class Point:
         for point in reversed(path):
             results, _ = perform(environment, point.actions)
             calls += len(point.actions)
-            if not same(results, point.results):
-                raise ToolFailure("replay_mismatch", f"{point.actions} gave another result when it was replayed")
+            if not same_results(results, point.results):
+                raise ToolFailure("replay_mismatch", f"{point.actions} gave a different result when replayed")
         return environment, calls
 
 
 def perform(environment: Any, actions: tuple[Action, ...]) -> tuple[list[list[dict]], list[str]]:
-    """(content parts of each call, kinds of FAULTS among them), one call after another; raises ToolFailure."""
+    """(content parts of each call, kinds of FAULTS among them), calls run in order; raises ToolFailure."""
     results, faults = [], []
     for action in actions:
         result, fault = call(environment, action)
@@ -131,20 +131,20 @@ def perform(environment: Any, actions: tuple[Action, ...]) -> tuple[list[list[di
 
 
 def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
-    """(content parts, None or a kind of FAULTS) of one tool call; raises ToolFailure where the machinery fails."""
+    """(content parts, None or a kind of FAULTS) of one tool call; raises ToolFailure if the infrastructure fails."""
     tools = tools_of(environment)
     if action.tool not in tools:
         names = ", ".join(tools)
         return _text(f"Error: there is no tool {action.tool[:50]!r}; the tools are {names}."), "unknown_tool"
     tool = tools[action.tool]
     try:
-        arguments = bound(tool, action.arguments)
+        arguments = bind_arguments(tool, action.arguments)
     except (TypeError, ValueError) as error:
         return _text(f"Error: {action.tool} cannot be called so: {error}"[:MAX_MESSAGE]), "bad_arguments"
     try:
-        value = tool(**copy.deepcopy(arguments))  # a tool may change them, and a replay needs them as they were
+        value = tool(**copy.deepcopy(arguments))  # a tool may modify them, and a replay needs the originals
         return parts_of(awaited(value) if inspect.isawaitable(value) else value), None
-    except BaseException as error:  # an interruption too is the tool's own: it runs in a thread of its own
+    except BaseException as error:  # interrupts too come from the tool: it runs in its own thread
         if isinstance(kind := getattr(error, "kind", None), str):
             raise ToolFailure(kind, str(error)) from error
         if isinstance(error, OSError):
@@ -157,7 +157,7 @@ def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
 def parts_of(value: Any) -> list[dict]:
     """What a tool returned as content parts {"type": "text", "text"} and {"type": "image", "image": RGB picture}.
 
-    Of a list or tuple that has parts or pictures, texts too are parts.
+    In a list or tuple with parts or pictures, strings are parts as well.
     """
     several = isinstance(value, list | tuple) and any(map(_is_part, value))
     values = value if several and all(_is_part(one) or isinstance(one, str) for one in value) else [value]
@@ -174,13 +174,13 @@ def parts_of(value: Any) -> list[dict]:
     return parts
 
 
-def same(left: list[list[dict]], right: list[list[dict]]) -> bool:
-    """Whether two lists of results are the same to a reader."""
+def same_results(left: list[list[dict]], right: list[list[dict]]) -> bool:
+    """Whether two lists of results have equal content."""
     return [_shown(part) for result in left for part in result] == [_shown(part) for result in right for part in result]
 
 
 def within(seconds: float, function: Callable[[], Any]) -> Any:
-    """`function()` in a thread of its own; ToolFailure "timeout" if it takes longer (it then runs on, unheard)."""
+    """`function()` in its own thread; ToolFailure "timeout" if it takes longer (it then runs on in the background)."""
     future: Future = Future()
 
     def run():

@@ -1,4 +1,4 @@
-"""How an agent's turn is read as actions, and what stands round an observation: by tags, or by the chat template."""
+"""How an agent's turn is parsed into actions and an observation is framed: with tags, or by the chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ MARK = "@observation@"
 
 @dataclass(frozen=True)
 class Action:
-    """A call of a tool; `arguments` is a dict by name, or the text of the one argument (the tag form)."""
+    """A tool call; `arguments` is a dict by name or, in the tag form, the text of the only argument."""
 
     tool: str
     arguments: dict | str
@@ -21,7 +21,7 @@ class Action:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a sampled turn says: calls to make, a final answer, or neither (`fault` is what the model is told)."""
+    """A parsed turn: tool calls, a final answer, or neither (`fault` is then the message to the model)."""
 
     actions: tuple[Action, ...] = ()
     answered: bool = False
@@ -29,14 +29,14 @@ class Turn:
 
 
 class TagForm:
-    """`<search> text </search>` calls the tool `search`; a closed answer ends; all else is a turn that did nothing.
+    """`<search> text </search>` calls the tool `search`; a closed answer ends the rollout; any other turn is invalid.
 
     Tags inside a thought are text: they neither act nor end the turn.
 
     Args:
         tools: the names of the environment's tools, which are their tags.
         think: the tag of thoughts.
-        tags: other names for `information` (round an observation) and `answer`.
+        tags: other names for `information` (the tag of observations) and `answer`.
     """
 
     def __init__(self, tools: list[str], think: str, tags: dict[str, str]):
@@ -47,7 +47,7 @@ class TagForm:
         self.stops = tuple(f"</{name}>" for name in (*tools, self.answer))
 
     def in_thought(self, text: str) -> bool:
-        """Whether a turn that is being written is inside a thought, where tags are text."""
+        """Whether an unfinished turn is inside a thought, where tags are text."""
         return in_thought(text, (*self.tools, self.answer), self.thought_end)
 
     def read(self, text: str, ended: str) -> Turn:
@@ -58,27 +58,27 @@ class TagForm:
         return Turn(answered=True) if name == self.answer else Turn(actions=(Action(name, content),))
 
     def frame(self, count: int) -> list[str]:
-        """`count` + 1 texts to stand round the results of `count` calls."""
+        """The `count` + 1 texts around the results of `count` calls."""
         assert count == 1, "a turn in the tag form has one action"
         return [f"\n\n<{self.information}>", f"</{self.information}>\n\n"]
 
-    def told(self, fault: str) -> list[str]:
-        """The texts round nothing: what the model is told of a turn that did nothing."""
+    def fault_message(self, fault: str) -> list[str]:
+        """The text parts of the message to the model after an invalid turn."""
         return [fault]
 
 
 class ToolCallForm:
     """The calls of the model's own chat template: `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`.
 
-    A turn without a call outside its thoughts is the final answer. Results stand in tool turns as the template writes
-    them; the model's turn ended with its end token, so what follows starts behind that.
+    A turn without a call outside its thoughts is the final answer. Results are framed as tool turns, as the template
+    writes them; the model's own turn ended with its end token, so the frame starts after that token.
 
     Args:
-        processor: with a chat template that knows tool turns.
+        processor: has a chat template that supports tool turns.
         eos: the text of the token that ends a turn.
-        think: the tag of thoughts. A tool's text may hold it as little as an answer's: rewards read both.
+        think: the tag of thoughts. Like the answer's tag it is removed from a tool's text, since rewards parse both.
 
-    Raises UserError for a template without tool turns.
+    Raises UserError for a template that does not support tool turns.
     """
 
     stops = ()
@@ -104,7 +104,7 @@ class ToolCallForm:
             self._frames[count] = self._rendered(count)
         return self._frames[count]
 
-    def told(self, fault: str) -> list[str]:
+    def fault_message(self, fault: str) -> list[str]:
         return [fault.join(self.frame(1))]
 
     def _action(self, piece: str) -> Action | None:
@@ -127,14 +127,14 @@ class ToolCallForm:
             whole = self.processor.apply_chat_template(before + results, add_generation_prompt=True, tokenize=False)
         except Exception as error:
             raise UserError(
-                f"the chat template cannot write tool turns ({type(error).__name__}: {error}): take a model whose "
+                f"the chat template cannot write tool turns ({type(error).__name__}: {error}): use a model whose "
                 "template can, or an environment with action_form 'tags'"
             ) from error
         prefix = prefix[: prefix.rfind(self.eos) + len(self.eos)] if self.eos in prefix else prefix
         pieces = whole.removeprefix(prefix).split(MARK)
         if not whole.startswith(prefix) or len(pieces) != count + 1:
             raise UserError(
-                "the chat template writes no tool turns behind a turn of the assistant: take a model whose template "
+                "the chat template writes no tool turns after a turn of the assistant: use a model whose template "
                 "does, or an environment with action_form 'tags'"
             )
         return pieces

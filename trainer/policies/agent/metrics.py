@@ -1,4 +1,4 @@
-"""What a forest of agent rollouts says about itself: turns, tool calls and their failures, and what branches found."""
+"""Metrics of agent rollouts: turns, tool calls and their failures, and how branches differ."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from trainer.tree import PROMPT, Tree
 
 
 def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
-    """Name -> (sum, count) over the trees of one process, of prompts that could be read.
+    """Name -> (sum, count) over the trees of one process, without prompts that could not be read.
 
-    agent/turns: turns with an observation a leaf; agent/answered_share: leaves that end in an answer;
-    agent/invalid_share: turns without an action / turns; agent/one_turn_share: trees whose every chain answered at
-    once. tool/calls: made a prompt; tool/reused: not made, since an equal turn at the same point had been;
-    tool/replayed: made again to rebuild an environment that has no _fork; tool/seconds: of a turn's calls;
-    tool/cut_share: observations that were cut; tool/errors/KIND: a prompt, of FAILURES (the branch ended) and FAULTS
-    (the model was told). fork/different_observation: branches whose next observation no earlier sibling had / branches,
-    those left out that answered at once as all earlier siblings did.
+    agent/turns: turns with an observation per leaf; agent/answered_share: share of leaves that end in an answer;
+    agent/invalid_share: share of turns without an action; agent/one_turn_share: share of trees in which every chain
+    answered in its first turn.
+    Per prompt: tool/calls: calls made; tool/reused: calls not made because an equal turn at the same point had made
+    them; tool/replayed: calls repeated to rebuild an environment without _fork; tool/errors/KIND: FAILURES, which ended
+    the branch, and FAULTS, which were reported to the model.
+    tool/seconds: duration of a turn's calls; tool/cut_share: share of observations that were cut.
+    fork/different_observation: share of branches whose next observation no earlier sibling had, without branches that
+    answered at once as all earlier siblings did.
     """
     grown = [tree for tree in trees if tree.nodes[0].sampled]
     outcomes = [node.extra for tree in grown for node in tree.nodes if isinstance(node.extra, TurnOutcome)]

@@ -1,4 +1,4 @@
-"""What a turn's tools gave, as tokens: framed, cut to its length, and unable to close a block or end a turn."""
+"""Tool results as tokens: framed, cut to their limit, and unable to close a block or end a turn."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import Any
 
 from task.agents.text import without_tags
 
-CHARS_A_TOKEN = 16  # of a text that is far too long only the start is tokenised
-LEAST = 8  # tokens of a text that is cut; with less room than that the branch ends
+CHARS_PER_TOKEN = 16  # only this many characters per allowed token of a long text are tokenised
+LEAST = 8  # tokens of a text that is cut; with less room the branch ends
 
 
 class NoRoom(ValueError):
-    """What must not be cut of an observation is longer than there is room."""
+    """The parts of an observation that must not be cut do not fit into the room left."""
 
 
 @dataclass
 class TurnOutcome:
-    """Kept on an observation node.
+    """The outcome of a turn's tool calls, kept on its observation node.
 
     Attributes:
-        point: where the agent can act next; None where the branch ended.
-        error: kind of the failure that ended the branch, one of `agent_calls.FAILURES`.
-        faults: kinds of what the model was told it did wrong (`agent_calls.FAULTS`).
-        calls: tool calls made for it.
-        reused: not made, since an equal turn at the same point had made them.
-        replayed: made again to rebuild an environment.
-        invalid: the turn held no action.
-        cut: the text was too long.
-        seconds: the calls took.
+        point: where the agent can act next; None if the branch ended.
+        error: kind of the failure that ended the branch, one of `calls.FAILURES`.
+        faults: kinds of the faults reported to the model (`calls.FAULTS`).
+        calls: number of tool calls made.
+        reused: calls not made because an equal turn at the same point had made them.
+        replayed: calls repeated to rebuild an environment.
+        invalid: whether the turn had no action.
+        cut: whether the text was cut.
+        seconds: duration of the calls.
     """
 
     point: Any = None
@@ -45,28 +45,28 @@ class TurnOutcome:
 
 
 class Framer:
-    """Makes the tokens of observations; safe in several threads.
+    """Encodes observations; thread-safe.
 
     Args:
         module: the VLMModule (`encode_observation`).
-        form: a TagForm or ToolCallForm; its `names` are the tags that a tool's text must not hold.
+        form: a TagForm or ToolCallForm; its `names` are the tags that a tool's text must not contain.
     """
 
     def __init__(self, module, form):
         self.module, self.form = module, form
-        # Of the chat template's tokens, those that are not special pass a tokenizer's split_special_tokens.
+        # split_special_tokens does not split added tokens of the chat template that are not special.
         added = (token for token in module.tokenizer.get_added_vocab() if not token.isspace())
         self.tokens = sorted(added, key=len, reverse=True)
         self._lock = Lock()
 
     def message(self, fault: str):
-        """EncodedPrompt of what the model is told of a turn without an action."""
-        return self._encode([{"type": "template", "text": text} for text in self.form.told(fault)])
+        """EncodedPrompt of the message to the model after a turn without an action."""
+        return self._encode([{"type": "template", "text": text} for text in self.form.fault_message(fault)])
 
     def observation(self, results: Sequence[list[dict]], limit: int):
         """(EncodedPrompt, whether text was cut) of the results of a turn's calls, in at most `limit` tokens.
 
-        Each result has an equal share of the room. NoRoom where what must not be cut (frame, pictures) is too long.
+        Each result has an equal share of the room. NoRoom if what must not be cut (frame, pictures) does not fit.
         """
         frame = self.form.frame(len(results))
         rigid = [{"type": "template", "text": text} for text in frame]
@@ -87,8 +87,8 @@ class Framer:
         return self._encode(parts), cut
 
     def _fitted(self, text: str, room: int) -> tuple[dict, int, bool]:
-        """(the text's start that fits into `room` tokens, cleaned; its tokens; whether it was cut)."""
-        start = text[: room * CHARS_A_TOKEN]
+        """(the start of the cleaned text that fits into `room` tokens; its number of tokens; whether it was cut)."""
+        start = text[: room * CHARS_PER_TOKEN]
         clean = self._clean(start)
         part = {"type": "text", "text": clean}
         ids = list(self._encode([part]).ids)
@@ -105,5 +105,5 @@ class Framer:
         return without_tags(text.encode("utf-8", "replace").decode(), self.form.names)
 
     def _encode(self, parts: list[dict]):
-        with self._lock:  # a fast tokenizer is not to be shared by threads while it encodes
+        with self._lock:  # fast tokenizers are not thread-safe while they encode
             return self.module.encode_observation(parts)

@@ -1,8 +1,8 @@
-"""Tree-GRPO's rollout (arXiv 2509.21240): M chains of an agent, then L rounds of N branches a tree, after whole steps.
+"""Tree-GRPO's rollout (arXiv 2509.21240): M agent chains, then L rounds of N branches per tree, after whole steps.
 
-A step is one turn of the model and the observation it gets. A branch starts after a step that is no leaf, drawn from
-torch's default generator, and runs to the end; a tree without such a step (its chain answered at once) gets fresh
-chains, so every prompt has M * (L * N + 1) leaves.
+A step is one turn of the model and its observation. A branch starts after a step that is not a leaf, drawn from torch's
+default generator, and runs to its end. A tree without such a step (its chain answered at once) gets new chains instead,
+so every prompt has M * (L * N + 1) leaves.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from trainer.policies.segment import Branch, Call, Observed, Segment
 from trainer.tree import PROMPT, Tree
 
 logger = logging.getLogger(__name__)
-_logged: set[str] = set()  # kinds of failure of which this process has logged one
+_logged: set[str] = set()  # kinds of failure that this process has logged
 
 
 @dataclass(frozen=True)
 class TreeShape:
-    """How many trees, branches and rounds, and which steps a branch may start after (config/methods/tree_grpo.py)."""
+    """Numbers of trees, branches and rounds, and where branches may start (see config/methods/tree_grpo.py)."""
 
     trees: int
     branches: int = 0
@@ -45,7 +45,7 @@ class TreeShape:
 
 @dataclass(frozen=True)
 class Limits:
-    """Turns with an observation; tokens of a turn, of an observation, of a completion; seconds of a turn's calls."""
+    """Limits: turns with an observation; tokens per turn, observation and completion; seconds for a turn's calls."""
 
     turns: int
     turn_length: int
@@ -55,14 +55,14 @@ class Limits:
 
 
 class AgentStepPolicy(Policy):
-    """Grows trees whose nodes are turns ("step") and what they brought back ("observation").
+    """Grows trees whose nodes are turns ("step") and tool results ("observation").
 
     Args:
-        shape, limits: see there.
+        shape, limits: see `TreeShape` and `Limits`.
         form: a TagForm or ToolCallForm.
-        framer: makes the tokens of observations.
-        make_of: prompt_id -> function that gives an environment whose episode has been started.
-        tokenizer: decodes turns; its end token stands for an observation that could not be made.
+        framer: encodes observations.
+        environment_makers: prompt_id -> function that returns an environment whose episode has been started.
+        tokenizer: decodes turns; its end token is the placeholder for an observation that could not be made.
     """
 
     expands = True
@@ -73,11 +73,11 @@ class AgentStepPolicy(Policy):
         limits: Limits,
         form,
         framer: Framer,
-        make_of: dict[str, Callable],
+        environment_makers: dict[str, Callable],
         tokenizer,
     ):
         self.shape, self.limits, self.form, self.framer = shape, limits, form, framer
-        self.make_of, self.tokenizer = make_of, tokenizer
+        self.environment_makers, self.tokenizer = environment_makers, tokenizer
         self.leaves = shape.leaves
         self._roots: dict[int, Point] = {}
         self._rounds: dict[int, int] = {}
@@ -96,7 +96,7 @@ class AgentStepPolicy(Policy):
         turns = sum(tree.nodes[i].kind == "observation" for i in tree.path(node_index))
         if turn.answered or turns == self.limits.turns:
             return None
-        room = self.limits.length - used - 1  # the turn after the observation has a token at least
+        room = self.limits.length - used - 1  # the turn after the observation needs at least one token
         if room < 1:
             node.status = "length"
             return None
@@ -121,7 +121,7 @@ class AgentStepPolicy(Policy):
         return agent_sums(trees)
 
     def report(self, tree: Tree, leaf: int) -> dict:
-        """Columns of an evaluated row: turns, tool_calls, invalid_turns, tool_error (its kind, or None)."""
+        """Columns of a prediction: turns, tool_calls, invalid_turns, tool_error (its kind, or None)."""
         return leaf_report(tree, leaf)
 
     def _segment(self, used: int, count: int = 1, group: int | None = None, temperature=None) -> Segment:
@@ -133,7 +133,7 @@ class AgentStepPolicy(Policy):
         return self.form.in_thought(self.tokenizer.decode(token_ids, skip_special_tokens=False))
 
     def _temperature(self, tree: Tree, node_index: int) -> float | None:
-        """The branches' own below a branch: below a step that came after its siblings, or after the first chains."""
+        """The branch temperature below a branch, that is below a step that is not the first child (or first chain)."""
         if self.shape.temperature is None:
             return None
         for i in tree.path(node_index):
@@ -143,7 +143,7 @@ class AgentStepPolicy(Policy):
         return None
 
     def _chosen(self, tree: Tree, group: int) -> list[int]:
-        """N nodes of one tree to branch after, `PROMPT` for a fresh chain."""
+        """N nodes of one tree to branch after; `PROMPT` for a new chain."""
         parents = {node.parent for node in tree.nodes}
         candidates = [
             i for i, node in enumerate(tree.nodes)
@@ -160,10 +160,10 @@ class AgentStepPolicy(Policy):
         return [candidates[i] for i in drawn.tolist()]
 
     def _root(self, tree: Tree) -> Point:
-        return self._roots.setdefault(id(tree), Point(self.make_of[tree.prompt_id]))
+        return self._roots.setdefault(id(tree), Point(self.environment_makers[tree.prompt_id]))
 
     def _observe(self, point: Point, turn: Turn, room: int) -> Observed:
-        """Runs in a worker thread and never raises: makes the turn's calls, and gives what the model reads of them."""
+        """Makes the turn's calls and encodes the observation. Runs in a worker thread and never raises."""
         if turn.fault is not None:
             encoded = self.framer.message(turn.fault)
             if len(encoded.ids) > room:
@@ -190,12 +190,12 @@ class AgentStepPolicy(Policy):
         return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=outcome)
 
     def _ended(self, status: str, outcome: TurnOutcome) -> Observed:
-        """The branch ends here; one token, so that the node is not empty."""
+        """An observation that ends the branch; one token, so that the node is not empty."""
         return Observed([self.tokenizer.eos_token_id], status=status, extra=outcome)
 
 
 def _log_once(kind: str, error: BaseException) -> None:
-    """Logs what the first failure of a kind says; the model never sees it, and the metrics only count."""
+    """Logs the first failure of each kind, which neither the model nor the metrics show."""
     if kind not in _logged:
         _logged.add(kind)
-        logger.warning("a branch ended by a failure (%s): %s; further ones count as tool/errors/%s", kind, error, kind)
+        logger.warning("a branch failed (%s): %s; further ones are counted as tool/errors/%s", kind, error, kind)

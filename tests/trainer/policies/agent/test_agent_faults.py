@@ -11,7 +11,7 @@ from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of, turns
 from PIL import Image
 
 from task.retrieval.passages import RetrievalError
-from trainer.policies.agent.calls import FAILURES, FAULTS, Point, ToolFailure, bound, parts_of
+from trainer.policies.agent.calls import FAILURES, FAULTS, Point, ToolFailure, bind_arguments, parts_of
 from trainer.policies.agent.forms import Action
 from trainer.policies.agent.observation import Framer
 
@@ -232,7 +232,7 @@ def test_a_tool_that_no_tag_can_call_ends_the_run(tiny_text, tool, count):
         ({"tags": {"answer": "search"}}, "'search' names two of"),
         ({"tags": {"information": "think"}}, "'think' names two of"),
         ({"answer": Echo.search}, "'answer' names two of"),
-        ({"tags": {"anwser": "final"}}, "tags {'anwser': 'final'} belong to nothing"),
+        ({"tags": {"anwser": "final"}}, "unknown tags {'anwser': 'final'}"),
     ],
 )
 def test_tags_that_cannot_be_told_apart_end_the_run(tiny_text, changes, sentence):
@@ -287,5 +287,5 @@ def test_async_tools_and_arguments_by_name():
     assert taken.results == [[{"type": "text", "text": "q 2"}]]
     for arguments in ({"query": 1}, {}, {"query": "q", "other": 1}, {"query": "q", "top": True}):
         with pytest.raises(TypeError):
-            bound(made().search, arguments)
+            bind_arguments(made().search, arguments)
     assert parts_of([{"type": "text", "text": "a"}, Image.new("RGB", (2, 2))])[1]["type"] == "image"

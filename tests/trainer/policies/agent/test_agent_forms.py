@@ -118,7 +118,7 @@ def test_a_call_that_is_no_json_object_is_told_and_is_a_turn(tiny_chat, text):
     form = ToolCallForm(tiny_chat[2], "<|im_end|>")
     turn = form.read(text, "eos")
     assert turn.fault and not turn.actions and not turn.answered
-    assert "<tool_response>\nError" in "".join(form.told(turn.fault))
+    assert "<tool_response>\nError" in "".join(form.fault_message(turn.fault))
 
 
 def test_malformed_json_is_counted_and_training_could_go_on(tiny_chat):

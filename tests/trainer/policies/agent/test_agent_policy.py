@@ -243,7 +243,7 @@ class TestWhatDoesNotGoTogether:
             def reset(self, top_k=3, **row): ...
 
         tasks = {"named": task_of(Named, "named")}
-        with pytest.warns(UserWarning, match=r"'topk' is no argument of reset\(\) in task/named.py \(top_k\)"):
+        with pytest.warns(UserWarning, match=r"'topk' is not an argument of reset\(\) in task/named.py \(top_k\)"):
             policy_of(Named, tiny_text, tasks=tasks, environment_args='{"topk": 5}')
 
     def test_a_reset_that_speaks(self, tiny_text):

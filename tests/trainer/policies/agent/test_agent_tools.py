@@ -15,7 +15,7 @@ from paths import ROOT
 from PIL import Image
 
 from config.methods.tree_grpo import TreeGRPOFields
-from trainer.policies.agent.arguments import argument_of, bound
+from trainer.policies.agent.arguments import argument_of, bind_arguments
 from trainer.policies.agent.build import check_agents
 from trainer.policies.agent.calls import Point, parts_of
 from trainer.policies.agent.forms import Action
@@ -53,7 +53,7 @@ def unknown(self, number: int, where: Unimported = None): ...  # noqa: F821
 )  # fmt: skip
 def test_a_tags_text_becomes_what_the_hint_says(tool, text, value):
     method = tool.__get__(object())
-    assert bound(method, text) == {argument_of(method): value}
+    assert bind_arguments(method, text) == {argument_of(method): value}
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_a_tags_text_becomes_what_the_hint_says(tool, text, value):
 )
 def test_what_the_hint_does_not_allow_is_told(tool, arguments, sentence):
     with pytest.raises((TypeError, ValueError), match=sentence):
-        bound(tool.__get__(object()), arguments)
+        bind_arguments(tool.__get__(object()), arguments)
 
 
 class Async(Echo):
