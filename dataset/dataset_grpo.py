@@ -17,6 +17,7 @@ from dataset.media import VIDEO_FPS, VIDEO_MAX_FRAMES, MediaError, load_image, l
 from dataset.prompts import build_messages, render_question
 from dataset.records import parse_record, read_records
 from task.errors import UserError
+from task.rewards.given_answer import given_answer
 from task.task_loader import get_task
 
 COLUMNS = datasets.Features({"prompt": datasets.Value("string"), "record": datasets.Value("string")})
@@ -131,7 +132,7 @@ def load_records(
 
 
 def make_row(record: dict, tasks: dict) -> dict:
-    """The dataset row of a checked record.
+    """The dataset row of a checked record; an answer in JSON text is read where the task wants one (`given_answer`).
 
     Raises UserError for an unknown question_type, and for slots in the question that do not fit the media.
     """
@@ -141,6 +142,7 @@ def make_row(record: dict, tasks: dict) -> dict:
     except UserError as error:
         raise UserError(f"{record['place']} (id {record['id']!r}): {error}") from error
     content = {key: value for key, value in record.items() if key != "place"} | {"messages": messages}
+    content["answer"] = given_answer(task, record["answer"])
     return {"prompt": render_question(task, record["question"]), "record": json.dumps(content)}
 
 

@@ -13,6 +13,7 @@ from statistics import fmean
 
 from task.agents.text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
 from task.errors import UserError
+from task.parsing.answers import parse_value
 from task.runners.optional import need
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}  # FrozenLake's numbers
@@ -117,6 +118,7 @@ def draw(rows: list[str], place: tuple[int, int]):
 
 def board_of(answer, record_id=None) -> list[str]:
     """The rows of a board. Raises UserError for what is none."""
+    answer = parse_value(answer) if isinstance(answer, str) else answer  # JSON text, as tables hold it
     rows = answer if isinstance(answer, list) and answer else [""]
     text = "".join(row if isinstance(row, str) else "?" for row in rows)
     shaped = all(isinstance(row, str) and len(row) == len(rows[0]) for row in rows)

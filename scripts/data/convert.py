@@ -30,6 +30,7 @@ from dataset.dataset_grpo import make_row
 from dataset.media import load_image
 from dataset.records import parse_record
 from task.errors import UserError
+from task.rewards.given_answer import given_answer
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import get_task, load_tasks
 
@@ -161,13 +162,17 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
     if record.get("id") is not None and str(record["id"]) in seen:
         del record["id"]
         one.changes.append("id given twice left out")
+    task = get_task(record["question_type"], tasks)
+    answer = given_answer(task, record["answer"])
+    if answer is not record["answer"]:
+        record["answer"] = answer
+        one.changes.append("answer read as JSON")
     parsed = parse_record(record, place, place, image_root)
-    make_row(parsed | {"place": place}, tasks)  # the task exists, and the slots fit the media
+    make_row(parsed | {"place": place}, tasks)  # the slots fit the media
     sizes = [load_image(path).size for path in parsed["images"]]
     size = sizes[0] if sizes else None
     if one.size is not None and size != tuple(one.size):
         raise UserError(f"the picture is {size}, but its data says {tuple(one.size)}: coordinates would be wrong")
-    task = get_task(record["question_type"], tasks)
     if one.plane is not None:
         if size is None:
             raise UserError("coordinates need a picture")

@@ -19,6 +19,7 @@ from numbers import Real
 
 from task.errors import UserError
 from task.rewards.frames import frame_size
+from task.rewards.given_answer import given_answer
 from task.rewards.time_limit import RewardTimeout, time_limit
 from task.task_loader import Task, get_task
 
@@ -42,15 +43,16 @@ def task_rewards(
 def reward_arguments(task: Task, record: dict, image_size, processed_size) -> tuple:
     """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
 
-    `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is.
+    `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is,
+    but for JSON text where the task wants numbers (`given_answer`).
     Sizes are (width, height) of the first picture or None. UserError, naming the record, where process_answer fails.
     """
     image_size = None if image_size is None else tuple(image_size)
     processed_size = None if processed_size is None else tuple(processed_size)
-    sol = record.get("answer")
+    sol = given_answer(task, record.get("answer"))
     target = frame_size(task.config["frame"], image_size, processed_size)
     if task.process_answer is not None and sol is not None and target is not None:
-        sol = _moved(task, record, image_size, target)
+        sol = _moved(task, sol, record.get("id"), image_size, target)
     keywords = {
         "id": record.get("id"),
         "question_type": record["question_type"],
@@ -62,11 +64,11 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size) -> tu
     return sol, keywords
 
 
-def _moved(task: Task, record: dict, image_size, target):
+def _moved(task: Task, answer, record_id, image_size, target):
     try:
-        return task.process_answer(record["answer"], image_size, target)
+        return task.process_answer(answer, image_size, target)
     except Exception as error:
-        where = f"record {record.get('id')!r}: process_answer of {task.path} fails on its answer"
+        where = f"record {record_id!r}: process_answer of {task.path} fails on its answer"
         raise UserError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
 
 

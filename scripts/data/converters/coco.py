@@ -49,6 +49,8 @@ def detection(raw, options):
         if one.get("category_id") not in names:
             raise UserError(f"category_id {one.get('category_id')!r} is not among the categories")
         objects.append({"bbox_2d": box, "label": names[one["category_id"]]})
+    if raw["annotations"] and not objects:
+        raise UserError(f"{' and '.join(sorted(set(changes)))}: the answer would say that the picture shows nothing")
     record = {"id": str(picture["id"]), "image": text(picture, "file_name"), "question_type": "object-detection"}
     record |= {"question": KINDS.format(", ".join(names.values())), "answer": objects}
     return [Converted(record, changes, size=_size(picture))]

@@ -67,7 +67,7 @@ def test_every_problem_is_listed_at_once(check, tmp_path, capsys):
         record(id="twin"),
         record(id="twin"),
         record(question="<image> <image>", id="slots"),
-        record(answer="[[1, 1], [2, 2]]", id="text"),
+        record(answer="[[1, 1], [2, 2", id="text"),
         record(None, id="bare"),
     ]
     assert check([write(tmp_path, [*faulty, record()])]) == 1

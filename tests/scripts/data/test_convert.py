@@ -87,6 +87,31 @@ def test_coco_keeps_empty_pictures(run, folder):
     assert report["changed"] == 1
 
 
+@pytest.mark.parametrize(
+    ("region", "reason"),
+    [
+        ({"category_id": 3, "bbox": [0, 0, 99, 99], "iscrowd": 1}, "region of a crowd left out"),
+        ({"category_id": 3, "bbox": [5, 5, 0, 4]}, "box without area left out"),
+    ],
+)
+def test_coco_a_picture_of_regions_that_are_left_out_does_not_show_nothing(run, folder, region, reason):
+    content = coco()
+    content["annotations"] += [{"id": 20 + number, "image_id": 2} | region for number in range(2)]
+    rows, report = run("coco", content, "--image_root", str(folder / "images"))
+    assert [row["id"] for row in rows] == ["1"] and (report["kept"], report["refused"]) == (1, 1)
+    assert report["refusals"][0].endswith(f"{reason}: the answer would say that the picture shows nothing")
+
+
+@pytest.mark.parametrize("answer", [[10, 20, 40, 60], [{"bbox_2d": [10, 20, 40, 60], "label": "cup"}]])
+def test_answers_in_json_text_become_numbers(run, folder, answer):
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    row = {"q": "Find the cup.", "a": json.dumps(answer), "picture": "images/a.jpg"}
+    parquet.write_table(pyarrow.Table.from_pylist([row]), folder / "data.parquet")
+    columns = ["--columns", "question=q", "answer=a", "image=picture", "--question_type", "object-detection"]
+    rows, report = run("table", None, *columns, source=folder / "data.parquet")
+    assert rows[0]["answer"] == answer and report["changes"]["answer read as JSON"] == 1
+
+
 def test_coco_annotations_of_pictures_that_are_not_there(run, folder):
     """They would make their pictures seem empty."""
     content = coco()

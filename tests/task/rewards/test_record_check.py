@@ -12,8 +12,8 @@ ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
 
 @pytest.mark.parametrize(
     ("answer", "size"),
-    [("[[1, 2], [3, 4]]", (56, 56)), ([[1, 2]], (56, 56)), ([[1, 2, 3], [4, 5, 6]], (56, 56)), (ANSWER, None)],
-    ids=["a string", "one point", "three axes", "no picture"],
+    [("[[1, 2], [3, 4", (56, 56)), ([[1, 2]], (56, 56)), ([[1, 2, 3], [4, 5, 6]], (56, 56)), (ANSWER, None)],
+    ids=["cut-off JSON text", "one point", "three axes", "no picture"],
 )
 def test_a_record_its_task_cannot_score(answer, size):
     record = {"id": "r", "question_type": TYPE, "question": "Move.", "answer": answer}
