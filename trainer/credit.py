@@ -1,16 +1,108 @@
-"""From one advantage a leaf to one value a completion token, where inner nodes have values of their own."""
+"""From the rewards of rows to what the loss reads: groups, one advantage per row or per token, masks and weights.
 
-# B rows of a process
+Everything here is a function of values: the trainer gathers over processes and hands the results on.
+"""
+
+# B rows of a process, N rows of all processes, T completion tokens
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import torch
+
+from trainer.advantages.totals import row_totals
+from trainer.generation import Generation
+from trainer.methods import Credit, Method, Rows
+from trainer.processes import Processes
 from trainer.rollout import Rollout
 
 
+def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) -> list[list[int]]:
+    """(B, 4) prompt id, group id, closed flag and number of sampled tokens of every row.
+
+    Args:
+        rank: of this process.
+        spanning: whether the processes grow trees of the same prompts, so that a prompt's rows span them.
+        largest_group: the largest `Node.group` of all processes.
+    """
+    trees = len(rollout.trees)
+    first = 0 if spanning else rank * trees
+    return [
+        [
+            first + tree,
+            (rank * trees + tree) * (1 + largest_group) + rollout.leaf(row).group,
+            rollout.closed(row),
+            sum(rollout.per_token(row, lambda node: int(node.sampled))),
+        ]
+        for row, tree in enumerate(rollout.row_tree)
+    ]
+
+
+def all_rows(generation: Generation, processes: Processes, spanning: bool, weights: torch.Tensor, judges) -> Rows:
+    """Rewards and groups of the N rows of all processes.
+
+    Args:
+        generation: its rollout and its rewards are read.
+        spanning: as in `row_keys`.
+        weights: (functions,) weight of each reward function.
+        judges: (functions,) whether it is a task's own reward, see `row_totals`.
+    """
+    rollout = generation.rollout
+    if spanning and processes.count > 1:
+        names = processes.objects([tree.prompt_id for tree in rollout.trees])
+        expected = names[: len(rollout.trees)] * processes.count
+        assert names == expected, f"processes hold different prompts: {names}"
+    largest = processes.largest(max(node.group for tree in rollout.trees for node in tree.nodes))
+    prompts, groups, closed, lengths = processes.gather(row_keys(rollout, processes.rank, spanning, largest)).T
+    rewards = row_totals(generation.rewards.cpu(), weights.cpu(), prompts, judges)
+    return Rows(rewards, prompts, groups, closed.astype(bool), lengths)
+
+
+def loss_inputs(output: dict, rollout: Rollout, credit: Credit, rewards: np.ndarray, method: Method, args) -> dict:
+    """What the loss reads beside TRL's own output of a generation.
+
+    Args:
+        output: what TRL's `_generate_and_score_completions` returned, for B rows.
+        credit: of the B rows.
+        rewards: (B,) the rewards of the rows, NaN where they abstain.
+        method: of the run.
+        args: the GRPOConfig.
+
+    Returns:
+        row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) float weights with
+        `shared_token_weight` once; for methods with thoughts also thought_mask (B, T), thought_advantages and
+        answer_advantages (B,).
+    """
+    rows, device, width = len(rollout.row_tree), output["completion_ids"].device, output["completion_ids"].size(1)
+
+    def by_row(values) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(values), device=device).to(torch.float32)
+
+    def by_token(lists: list[list], dtype=torch.float32) -> torch.Tensor:
+        padded = [values + [0] * (width - len(values)) for values in lists]
+        return torch.as_tensor(np.asarray(padded), device=device).to(dtype)
+
+    inputs = {"row_ids": torch.arange(rows)}
+    advantages = by_row(credit.leaf)
+    if credit.thought is not None:
+        is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in range(rows)]
+        mask, thought = by_token(is_thought, torch.long), by_row(credit.thought)
+        inputs |= {"thought_mask": mask, "thought_advantages": thought, "answer_advantages": advantages}
+        if rows > args.think_num * len(rollout.trees):  # with M = 1 both are the leaf's: stock GRPO, bit for bit
+            advantages = torch.where(mask.bool(), thought[:, None], advantages[:, None])
+    if method.node_values is not None:
+        known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf that abstains is not a leaf worth 0
+        advantages = by_token(token_values(rollout, known, lambda *found: method.node_values(*found, args)))
+    if args.shared_token_weight == "once":
+        trained = (output["completion_mask"] * output["tool_mask"]).any(dim=1).tolist()
+        inputs["tool_mask"] = output["tool_mask"] * by_token(rollout.shares(trained))
+    return inputs | {"advantages": advantages}
+
+
 def leaf_values(rollout: Rollout, row_values: Sequence[float]) -> list[dict[int, float]]:
-    """{leaf node: value} of each tree, from one value a row; rows that repeat a leaf have the same."""
+    """{leaf node: value} of each tree, from one value per row; rows that repeat a leaf have the same value."""
     found: list[dict[int, float]] = [{} for _ in rollout.trees]
     for row, (tree, leaf) in enumerate(zip(rollout.row_tree, rollout.row_leaf, strict=True)):
         found[tree][leaf] = float(row_values[row])
@@ -18,11 +110,11 @@ def leaf_values(rollout: Rollout, row_values: Sequence[float]) -> list[dict[int,
 
 
 def token_values(rollout: Rollout, leaf_advantages: Sequence[float], node_values: Callable) -> list[list[float]]:
-    """A list a row, one value a completion token: the value of the node that owns the token.
+    """One list per row with one value per completion token: the value of the node that owns the token.
 
     Args:
         leaf_advantages: (B,) advantage of each row.
-        node_values: (tree, {leaf node: advantage}) -> one value a node of the tree.
+        node_values: (tree, {leaf node: advantage}) -> one value per node of the tree.
     """
     leaves = leaf_values(rollout, leaf_advantages)
     values = [node_values(tree, found) for tree, found in zip(rollout.trees, leaves, strict=True)]

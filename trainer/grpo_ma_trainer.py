@@ -1,16 +1,20 @@
 """GRPOMATrainer: TRL's GRPOTrainer on rollout trees.
 
 What happens in one generation, top to bottom: the sampler hands every process whole trees; `_grow` grows them with the
-forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns leaf rewards into advantages
-(`trainer/generation.py`); `_micro_batches` takes whole trees; `_compute_loss` is TRL's loss, called once a part of the
-objective on one forward (`trainer/objective.py`).
+forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns the rewards of leaves into advantages
+(`trainer/credit.py`); `_prepare_inputs` deals whole trees out to micro-batches; `_compute_loss` is TRL's loss, called
+once per part of the objective on one forward pass (`trainer/objective.py`). Between these steps everything known of a
+generation is one value, `generation` (`trainer/generation.py`).
 """
+
+# B rows of a process, N rows of all processes, T completion tokens
 
 from __future__ import annotations
 
+import logging
 import warnings
 
-from accelerate.utils import gather_object
+import torch
 from transformers.trainer_callback import ProgressCallback
 from trl import GRPOTrainer
 
@@ -18,27 +22,45 @@ from config.grpo_config import GRPOConfig
 from config.methods.tree_grpo import parse_environment_args
 from model.registry import module_for
 from task.errors import UserError
-from task.rewards.router import checked_rewards
+from task.rewards.router import TaskReward, checked_rewards
 from trainer.arguments import check_arguments, check_thought_end, complete_reference
+from trainer.credit import all_rows, leaf_values, loss_inputs
+from trainer.engines.generating import generating
 from trainer.evaluation.bar import EvaluationBar
 from trainer.evaluation.predict import predict
 from trainer.evaluation.summary import summarise
-from trainer.generation import TreeGeneration
+from trainer.generation import Generation, Phase, records_of
 from trainer.logprobs.forward import RowForward
-from trainer.logs.progress import LayoutCheck, RolloutBar, ShortProgress
+from trainer.logprobs.micro_batches import partition
+from trainer.logs.metrics import (
+    filed_under,
+    length_correlation,
+    replace_clipped_ratio,
+    replace_last,
+    rollout_sums,
+    sampler_gap,
+)
+from trainer.logs.progress import RolloutBar, ShortProgress, warn_of_useless_rollouts, without_record_dumps
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
-from trainer.methods import METHODS
-from trainer.objective import TreeObjective
+from trainer.logs.verbose import print_trees, verbose
+from trainer.methods import METHODS, Batch, Credit, Rows
+from trainer.objective import PARTS, micro_batches, part_inputs, sequence_ratio_inputs, varies_within_rows
 from trainer.policies.agent.build import policies_of_evaluation
+from trainer.processes import Processes
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
-from trainer.run.faults import GradientCheck, StepFaults
+from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
+from trainer.run.layout import LayoutCheck
 from trainer.run.stopping import StopOnSignal
+from trainer.sampler import TreeSampler
+from trainer.swapped import swapped
+
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 
 
-class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective, GRPOTrainer):
+class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     """GRPO on rollout trees, grown and credited by the method that `args` names (`trainer/methods.py`).
 
     Args:
@@ -52,6 +74,14 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         module: the model family's `VLMModule`; found from the model's config if not given.
         tasks: task_type -> Task, for evaluation and for the environments of agents.
         **kwargs: passed to `trl.GRPOTrainer` (peft_config, callbacks, optimizers, ...).
+
+    Attributes:
+        generation: the `Generation` being grown, scored or trained on; None before the first.
+        method: the `Method` of the run.
+        memory: what a method keeps from generation to generation (JSON), see `trainer.methods.Batch`.
+        processes: the collectives of the run.
+        forward: the log-prob pass over rows.
+        encoder: makes the prompts.
 
     Raises:
         UserError: data or settings that cannot work, one sentence each.
@@ -73,20 +103,21 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
     ):
         check_arguments(train_dataset, kwargs)
         check_thought_end(tasks or {}, args.thought_end)
+        self.method = METHODS[args.method]
         self.module = module or module_for(model.config)
         self.module.processor = processing_class
         self.tasks = tasks or {}
         self.memory: dict = {}
-        self._rollout: Rollout | None = None
-        self._partition: list[list[int]] = []  # rows of each micro-batch
-        self._active_rows: list[int] | None = None
-        self._memo = None
-        self._sampler_gap: list[tuple[float, float]] = []  # of the previous generation, logged with the next
-        self._sharing_checked = False
+        self.generation: Generation | None = None
         self._rollout_bar = RolloutBar(shown=args.process_index == 0 and not args.disable_tqdm)
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.forward = RowForward(
-            self.module, bare, args.prefix_sharing, args.max_slots, largest=self._largest, processes=args.world_size
+            self.module,
+            bare,
+            args.prefix_sharing,
+            args.max_slots,
+            largest=lambda count: self.processes.largest(count),
+            processes=args.world_size,
         )
         self.encoder = PromptEncoder(
             self.module,
@@ -108,6 +139,7 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
                 rollout_func=self._grow,
                 **kwargs,
             )
+        self.processes = Processes(self.accelerator)
         complete_reference(self.model)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
@@ -120,6 +152,219 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
             self.add_callback(ShortProgress())
         self.add_callback(RunLog())
 
+    # --- A generation: prompts, trees, rewards, advantages ---------------------------------------------------------
+
+    def _get_train_sampler(self, dataset=None):
+        self._sampler = sampler = TreeSampler(
+            num_prompts=len(dataset if dataset is not None else self.train_dataset),
+            prompts_per_rank=self.args.per_device_train_batch_size * self.args.steps_per_generation // self.args.leaves,
+            leaves=self.args.leaves,
+            ranks=self.accelerator.num_processes,
+            repeats=self.args.steps_per_generation * self.num_iterations,
+            sync=self.args.sync_prompt_across_ranks,
+            shuffle=self.shuffle_dataset,
+            seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
+        )
+        if sampler.unused and self.accelerator.is_main_process:
+            print(f"{sampler.unused} of {sampler.num_prompts} prompts are left over in each epoch, others in the next")
+        return sampler
+
+    def _generate_and_score_completions(self, inputs):
+        args = self.args
+        few = self.method.warm_up_leaves(args, self.state.global_step)
+        leaves, warming_up = few or args.leaves, few is not None
+        rows = inputs[:: args.leaves // leaves]
+        records = records_of(rows, leaves)
+        batch = Batch(
+            args,
+            records,
+            self.tasks,
+            tokenizer=self._tokenizer,
+            module=self.module,
+            warming_up=warming_up,
+            memory=self.memory,
+        )
+        self.generation = Generation(
+            rows,
+            records,
+            policy=self.method.policy(batch),
+            split=self.method.splits(args) and not warming_up,
+            former_gap=self.generation.policy_gap if self.generation else (0.0, 0.0),
+        )
+        with swapped(self, num_generations=self.generation.policy.leaves):
+            output = super()._generate_and_score_completions(rows)
+        if not self.method.ends_with_eos:
+            replace_clipped_ratio(self._metrics["train"])
+        return self._add_credit(output)
+
+    def _grow(self, prompts, trainer) -> dict[str, list]:
+        """TRL's `rollout_func`: grows one tree for each run of `policy.leaves` equal rows."""
+        generation, args = self.generation, self.args
+        policy, leaves = generation.policy, generation.policy.leaves
+        assert len(prompts) == len(generation.rows)
+        encoded = [self.encoder.encode(row) for row in generation.rows[::leaves]]
+        ids = [record["id"] for record in generation.records]
+        with self._generating(self.temperature) as engine, self._rollout_bar as engine.progress:
+            trees = engine.grow(encoded, policy, ids)
+        prompts = [prompt or self.encoder.blank() for prompt in encoded]
+        rollout = Rollout.from_trees(prompts, trees, leaves, self.eos_token_ids[0])
+        self.forward.start(rollout)
+        generation.grown(rollout, partition(rollout, args.steps_per_generation, args.gradient_accumulation_steps))
+        self._prefetch()
+        sums = rollout_sums(rollout) | self._rollout_bar.sums() | policy.metrics(trees)
+        logged = self.processes.quotients(sums | {"sampling/policy_gap": generation.former_gap})
+        self.record_metrics(logged)
+        policy.remember(logged)
+        warn_of_useless_rollouts(logged, args)
+        return rollout.as_trl()
+
+    def _generate(self, prompts):
+        prompt_ids, completion_ids, mask, _, *rest = super()._generate(prompts)
+        # TRL decodes without special tokens, and a tokenizer may list <answer> as one.
+        texts = self.module.completion_texts(completion_ids, self.eos_token_ids)
+        return prompt_ids, completion_ids, mask, texts, *rest
+
+    def _generating(self, temperature: float):
+        """The context in which the engine samples; 0 is greedy."""
+        return generating(self, temperature)
+
+    def _prefetch(self) -> None:
+        """Has the prompts of the next generation read while this one trains; the sampler's order is known."""
+        window = self.args.window
+        following = self.state.global_step // window + 1
+        if following * window < self.state.max_steps:
+            indices = self._sampler.prompts_of(following, self.accelerator.process_index)
+            self.encoder.prefetch([self.train_dataset[i] for i in indices])
+
+    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        infinite = torch.isinf(rewards)
+        self.record_metrics({"rewards/non_finite": infinite.sum().item()})
+        rewards[infinite] = torch.nan
+        failed = torch.tensor([row["failed"] for row in inputs], device=rewards.device)
+        rewards[self.accelerator.gather(failed)] = torch.nan
+        self.generation.rewards = rewards
+        return rewards
+
+    def _add_credit(self, output: dict) -> dict:
+        """TRL's output with the method's advantages, the parts of the objective and the row ids."""
+        generation, rollout = self.generation, self.generation.rollout
+        rows = self._all_rows()
+        credit = self.method.credit(rows, self.args)
+        correlation = length_correlation(credit.leaf, rows.lengths)
+        self.record_metrics(credit.metrics | {"advantages/length_correlation": correlation})
+        replace_last(self._logs["advantages"], credit.leaf.tolist())
+        mine = slice(*(len(rollout.row_tree) * rank for rank in (self.processes.rank, self.processes.rank + 1)))
+        own = Credit(credit.leaf[mine], None if credit.thought is None else credit.thought[mine])
+        rewards = rows.rewards[mine]
+        output |= loss_inputs(output, rollout, own, rewards, self.method, self.args)
+        sums = generation.policy.reward_sums(rollout.trees, leaf_values(rollout, rewards))
+        self.record_metrics(self.processes.quotients(sums))
+        if self.tree_log is not None and self.tree_log.due(self.state.global_step):
+            per_func = dict(zip(self.reward_func_names, generation.rewards[mine].T.tolist(), strict=True))
+            scores = (per_func, rewards, output["advantages"].tolist(), self._tokenizer.decode)
+            self.tree_log.write(self.state.global_step, rollout, generation.records, *scores)
+        if verbose() and self.accelerator.is_main_process:
+            print_trees(rollout, rewards, self._tokenizer.decode)
+        return output
+
+    def _all_rows(self) -> Rows:
+        judges = [isinstance(function, TaskReward) for function in self.reward_funcs]
+        spanning = self.args.sync_prompt_across_ranks
+        return all_rows(self.generation, self.processes, spanning, self.reward_weights, judges)
+
+    # --- Training on it --------------------------------------------------------------------------------------------
+
+    def training_step(self, model, inputs, num_items_in_batch=None):
+        try:
+            return super().training_step(model, inputs, num_items_in_batch)
+        except (torch.OutOfMemoryError, RuntimeError, MemoryError) as error:
+            if not out_of_memory(error):
+                raise
+            sentence = memory_sentence(error, self.generation, self.args.leaves, self.forward.slots)
+            raise StepError(sentence) from error
+
+    def _prepare_inputs(self, generation_batch):
+        if not self.model.training:
+            return super()._prepare_inputs(generation_batch)
+        args = self.args
+        generate_every = args.steps_per_generation * self.num_iterations
+        if self._buffered_inputs is None:  # a run may go on from the last step of a shorter one, in mid-generation
+            self._step = self.state.global_step * args.gradient_accumulation_steps % generate_every
+        if self._step % generate_every == 0 or self._buffered_inputs is None:
+            self._buffered_inputs = self._micro_batches(self._generate_and_score_completions(generation_batch))
+        return self._buffered_inputs[self._step % args.steps_per_generation]
+
+    def _micro_batches(self, output: dict) -> list[dict]:
+        accumulation = self.args.gradient_accumulation_steps
+        return micro_batches(output, self.generation.partition, accumulation, self.processes.sums)
+
+    def _compute_loss(self, model, inputs):
+        """TRL's loss, or the sum of TRL's losses of the two parts, on one forward pass; 0 where it is not finite."""
+        trl_loss, varies = super()._compute_loss, varies_within_rows(inputs, self.args.shared_token_weight)
+        with self.generation.training_on(inputs["row_ids"].tolist()):
+            if self.generation.split:
+                loss = sum(self._part_loss(trl_loss, model, inputs, part) for part in PARTS)
+            elif self.importance_sampling_level == "sequence" and varies:
+                with swapped(self, importance_sampling_level="token"):
+                    loss = trl_loss(model, sequence_ratio_inputs(inputs, self._row_logps(model, inputs).detach()))
+            else:
+                loss = trl_loss(model, inputs)
+            self._note_policy_gap(inputs)
+        return finite_loss(self, loss, model)
+
+    def _part_loss(self, trl_loss, model, inputs, part: str):
+        with filed_under(part, self._metrics):
+            return trl_loss(model, part_inputs(inputs, part))
+
+    def _row_logps(self, model, inputs) -> torch.Tensor:
+        """(B, T) log-probs of the micro-batch by the one forward pass that its loss will use."""
+        ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
+        mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
+        width = inputs["completion_ids"].size(1)
+        return self._get_per_token_logps_and_entropies(model, ids, mask, width, compute_entropy=True)[0]
+
+    def _note_policy_gap(self, inputs) -> None:
+        """The distance of policy and sampler on a micro-batch of a generation's first optimiser step.
+
+        Later passes are of a policy that has moved on.
+        """
+        if self._step % (self.args.steps_per_generation * self.num_iterations) < self.args.gradient_accumulation_steps:
+            logps, mask = self.generation.forward[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
+            self.generation.add_policy_gap(sampler_gap(logps, inputs["sampling_per_token_logps"], mask))
+
+    def _get_per_token_logps_and_entropies(
+        self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, **kwargs
+    ):
+        """TRL's log-prob pass on our rows: (B, T) log-probs, (B, T) entropies or None, and None (no router loss).
+
+        In training the micro-batch at hand, computed once for all parts of its objective; else the generation as a
+        whole, for the old and the reference log-probs, micro-batch by micro-batch.
+        """
+        generation, training = self.generation, self.generation.phase is Phase.TRAINING
+        if generation.forward is not None:
+            return generation.forward
+        passes = [generation.at_hand] if training else generation.partition
+        back = torch.tensor([row for rows in passes for row in rows], device=input_ids.device).argsort()
+        assert len(back) == input_ids.size(0), f"{len(back)} rows are at hand, {input_ids.size(0)} were asked for"
+        bare, parts = self.accelerator.unwrap_model(model), []
+        for rows in passes:
+            generation.at_hand, here = rows, slice(None) if training else rows
+            arguments = (rows, input_ids[here], attention_mask[here], logits_to_keep)
+            with self.accelerator.autocast():
+                self.forward.check_once(bare, *arguments, shown=self.accelerator.is_main_process)
+                parts.append(self.forward(model, bare, *arguments))
+        logps = torch.cat([logps for logps, _ in parts])[back]
+        result = (logps, torch.cat([entropies for _, entropies in parts])[back] if compute_entropy else None, None)
+        if training:
+            generation.forward = result
+        return result
+
+    def record_metrics(self, metrics: dict[str, float]) -> None:
+        """Adds values to the training metrics; what is logged is the mean of all that were added since the last log."""
+        for name, value in metrics.items():
+            self._metrics["train"][name].append(value)
+
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Greedy completions of the evaluation rows, scored by each task's own metrics: what scripts/eval/eval.py does.
 
@@ -128,35 +373,25 @@ class GRPOMATrainer(WholeCheckpoints, TreeGeneration, StepFaults, TreeObjective,
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise UserError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
-        rank, world = self.accelerator.process_index, self.accelerator.num_processes
-        rows = [dataset[i] for i in range(rank, len(dataset), world)]
+        rows = [dataset[i] for i in range(self.processes.rank, len(dataset), self.processes.count)]
         shown = self.accelerator.is_main_process and not self.args.disable_tqdm
-        agents = policies_of_evaluation(
-            self.args,
-            parse_environment_args(self.args.environment_args),
-            self.tasks,
-            self._tokenizer,
-            self.module,
-            length=self.args.max_completion_length,
-        )
+        length, settings = self.args.max_completion_length, parse_environment_args(self.args.environment_args)
+        agents = policies_of_evaluation(self.args, settings, self.tasks, self._tokenizer, self.module, length=length)
         with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
             predictions = predict(
                 engine,
                 self.module,
                 rows,
                 self.tasks,
-                max_new_tokens=self.args.max_completion_length,
+                max_new_tokens=length,
                 batch_size=self.args.per_device_eval_batch_size,
                 on_bad_media=self.args.on_bad_media,
-                policy_of=agents if METHODS[self.args.method].acts else None,
+                policy_of=agents if self.method.acts else None,
                 progress=bar,
             )
-        summary = summarise(gather_object(predictions), self.tasks)
-        metrics = {
-            f"{metric_key_prefix}_{task}/{name}": value
-            for task, values in summary.items()
-            for name, value in values.items()
-        }
+        summary = summarise(self.processes.objects(predictions), self.tasks)
+        named = ((f"{task}/{name}", value) for task, values in summary.items() for name, value in values.items())
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in named}
         super(GRPOTrainer, self).log(dict(metrics))  # TRL's own would empty the training metrics into this entry
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

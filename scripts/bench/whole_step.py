@@ -77,14 +77,14 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
     ours = our_trainer(models[0], processor, rows, sizes, preset, folder)
     stock = stock_trainer(models[1], processor, rows, leaves, length, preset, folder)
-    ours._sharing_checked = True  # a run checks its first micro-batch once, not every step
+    ours.forward.checked = True  # a run checks its first micro-batch once, not every step
 
     clock = Clock(preset["device"])
     for _ in range(args.rounds):
         clock.run("ours", ours.train)
         clock.run("stock", stock.train)
     seconds = clock.medians()
-    rollout = ours._rollout
+    rollout = ours.generation.rollout
     prompt, tree = len(rollout.prompts[0].ids), rollout.trees[0].unique_tokens()
     row_tokens = sum(prompt + len(rollout.completion(row)) for row in range(leaves))
     return {

@@ -56,13 +56,13 @@ class Gradients(GRPOMATrainer):
             loss = super()._compute_loss(model, inputs | {"tool_mask": inputs["tool_mask"] * masks[name]})
             found = torch.autograd.grad(loss, weights, retain_graph=True)
             self.kept.setdefault(name, []).append(torch.cat([one.flatten() for one in found]))
-        nodes = [node for tree in self._rollout.trees for node in tree.nodes]
+        nodes = [node for tree in self.generation.rollout.trees for node in tree.nodes]
         self.sampled.append(sum(len(node.token_ids) for node in nodes if node.sampled))
         return loss
 
     def _first_turns(self, inputs) -> torch.Tensor:
         """(B, T) 1 on the first turn of each row."""
-        rollout, rows = self._rollout, inputs["row_ids"].tolist()
+        rollout, rows = self.generation.rollout, inputs["row_ids"].tolist()
         roots = [rollout.trees[rollout.row_tree[row]].nodes[rollout.root(row)] for row in rows]
         lengths = torch.tensor([len(root.token_ids) for root in roots])
         return (torch.arange(inputs["completion_ids"].size(1)) < lengths[:, None]).long()
@@ -74,7 +74,7 @@ class Reference(Gradients):
     parts = ("gain",)
 
     def _compute_loss(self, model, inputs):
-        rewards = (self._rewards_per_func * self.reward_weights).nansum(dim=1).reshape(-1, self.args.leaves)
+        rewards = (self.generation.rewards * self.reward_weights).nansum(dim=1).reshape(-1, self.args.leaves)
         others = (rewards.sum(1, keepdim=True) - rewards) / (self.args.leaves - 1)
         return super()._compute_loss(model, inputs | {"advantages": (rewards - others).flatten()[inputs["row_ids"]]})
 

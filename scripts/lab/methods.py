@@ -60,7 +60,7 @@ class TokenBudget(TrainerCallback):
         self.budget, self.trainer, self.seen, self.tokens, self.generations = budget, None, None, 0, 0
 
     def on_step_end(self, args, state, control, **kwargs):
-        rollout = self.trainer._rollout
+        rollout = self.trainer.generation.rollout
         if rollout is not self.seen:
             self.seen, self.generations = rollout, self.generations + 1
             self.tokens += sum(tree.unique_tokens() for tree in rollout.trees)

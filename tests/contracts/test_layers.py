@@ -17,7 +17,9 @@ LAYERS = [
     (1, "model/*.py"),
     (2, "trainer/policies/*.py"),
     (3, "trainer/rollout.py"),
-    (3, "trainer/credit.py"),
+    (3, "trainer/generation.py"),
+    (3, "trainer/processes.py"),
+    (3, "trainer/swapped.py"),
     (3, "trainer/prompts.py"),
     (3, "trainer/sampler.py"),
     (3, "trainer/engines/*.py"),
@@ -32,7 +34,7 @@ LAYERS = [
 ]
 PACKAGES = ("config", "dataset", "model", "task", "trainer")
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed"}
-MAY_IMPORT_TRL = ("config/*.py", "trainer/grpo_ma_trainer.py", "trainer/generation.py", "scripts/*.py")
+MAY_IMPORT_TRL = ("config/*.py", "trainer/grpo_ma_trainer.py", "trainer/engines/generating.py", "scripts/*.py")
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines
 
 

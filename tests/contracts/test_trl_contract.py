@@ -260,12 +260,12 @@ def test_trls_dump_of_a_record_is_filtered_and_nothing_else(caplog):
     from accelerate import PartialState
     from trl.trainer import grpo_trainer
 
-    from trainer import generation
+    from trainer import grpo_ma_trainer
     from trainer.logs import progress
 
     PartialState()  # TRL's logger is accelerate's
 
-    assert progress.RECORD_DUMP in inspect.getsource(trl.GRPOTrainer._calculate_rewards), generation.__name__
+    assert progress.RECORD_DUMP in inspect.getsource(trl.GRPOTrainer._calculate_rewards), grpo_ma_trainer.__name__
     grpo_trainer.logger.warning(f"{progress.RECORD_DUMP} for the following kwargs: ...")
     grpo_trainer.logger.warning("something else")
     (record,) = [record for record in caplog.records if record.name.startswith("trl")]

@@ -12,7 +12,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT), str(ROOT / "scripts" / "bench")]
 from two_processes import start
 
-from trainer.logs.progress import _check_fsdp
+from trainer.run.layout import _check_fsdp
 
 FLAGS = ["--config", str(ROOT / "config/recipes/grpo_ma_demo.yaml"), "--per_device_train_batch_size", "16"]
 FLAGS += ["--max_steps", "2", "--save_strategy", "steps", "--save_steps", "1", "--disable_tqdm", "true"]

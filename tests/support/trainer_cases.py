@@ -14,7 +14,7 @@ from transformers import TrainerCallback
 from config.grpo_config import GRPOConfig
 from dataset.dataset_grpo import rows_from_records
 from task.task_loader import load_tasks
-from trainer import generation
+from trainer.engines import generating
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.tree import PROMPT, Node, Tree
 
@@ -126,7 +126,7 @@ def script(monkeypatch, make_tree) -> None:
         def grow(self, prompts, policy, prompt_ids):
             return [make_tree(prompt_id, policy) for prompt_id in prompt_ids]
 
-    monkeypatch.setattr(generation, "TransformersEngine", ScriptedEngine)
+    monkeypatch.setattr(generating, "TransformersEngine", ScriptedEngine)
 
 
 class Recorder(TrainerCallback):

@@ -21,7 +21,7 @@ class Independent(TrainerCallback):
         self.losses, self.gradients, self.ratios = [], [], []
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        model, prompt = self.trainer.model, self.trainer._rollout.prompts[0].ids
+        model, prompt = self.trainer.model, self.trainer.generation.rollout.prompts[0].ids
         new = token_logps(model, prompt)
         self.old = self.old or [row.detach() for row in new]
         thought, answer = 0.25 / (0.125**0.5 + 1e-4), [0.75 / (0.5 + 1e-4)] + [-0.25 / (0.5 + 1e-4)] * 3

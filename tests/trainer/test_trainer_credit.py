@@ -44,7 +44,7 @@ def test_a_function_that_abstains_everywhere_changes_no_total_and_no_mean(tiny_t
 
     trainer = text_trainer(tiny_text, tmp_path, rows=1, reward=[some, none])
     trainer.train()
-    assert trainer._row_rewards(trainer._row_groups()[0]).tolist() == pytest.approx([1.0, NAN, 0.0, NAN], nan_ok=True)
+    assert trainer._all_rows().rewards.tolist() == pytest.approx([1.0, NAN, 0.0, NAN], nan_ok=True)
     assert trainer._buffered_inputs[0]["answer_advantages"].tolist() == pytest.approx([0.7070, 0, -0.7070, 0], abs=1e-3)
     assert logged(trainer, "reward") == [0.5]
     assert logged(trainer, "rewards/none/mean") == [None]
@@ -66,7 +66,7 @@ def test_a_completion_that_its_task_fails_to_score_leaves_the_group(tiny_text, t
     task = make_task("test", accuracy=accuracy, form=lambda completion, sol, **kw: 1.0)
     trainer = text_trainer(tiny_text, tmp_path, rows=1, reward=task_rewards({"test": task}))
     trainer.train()
-    rewards = trainer._row_rewards(trainer._row_groups()[0])
+    rewards = trainer._all_rows().rewards
     assert rewards.tolist() == pytest.approx([2.0, NAN, 1.0, 1.0], nan_ok=True)
     advantages = trainer._buffered_inputs[0]["answer_advantages"]
     assert advantages.tolist() == pytest.approx([1.1547, 0, -0.5773, -0.5773], abs=1e-3)

@@ -51,7 +51,7 @@ class Independent(TrainerCallback):
         self.losses, self.gradients, self.ratios = [], [], []
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        model, prompt = self.trainer.model, self.trainer._rollout.prompts[0].ids
+        model, prompt = self.trainer.model, self.trainer.generation.rollout.prompts[0].ids
         if self.old is None:
             with torch.no_grad():
                 self.old, self.ref = token_logps(model, prompt), token_logps(self.trainer.ref_model, prompt)

@@ -102,7 +102,7 @@ def test_same_loss_and_gradients_as_stock(tiny_text, tmp_path, monkeypatch, loss
     assert norm(expected.gradients[0]) > 0.1
     for method in ("grpo", "grpo_ma"):
         ours, got = scripted_step(tiny_text, tmp_path / method, monkeypatch, method, **changes)
-        assert [list(p.ids) for p in ours._rollout.prompts] == stock.seen_prompts[::GROUP]
+        assert [list(p.ids) for p in ours.generation.rollout.prompts] == stock.seen_prompts[::GROUP]
         assert sum(got.losses) == pytest.approx(sum(expected.losses), abs=1e-5)
         assert norm(got.gradients[0]) == pytest.approx(norm(expected.gradients[0]), rel=1e-5)
         assert largest_gap(got.gradients[0], expected.gradients[0]) < 1e-5 * norm(expected.gradients[0])

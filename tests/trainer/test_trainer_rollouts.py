@@ -24,7 +24,7 @@ from trainer_cases import (
 from dataset.dataset_grpo import rows_from_records
 from dataset.media import MediaError
 from task.task_loader import load_tasks
-from trainer import generation
+from trainer.engines import generating
 from trainer.prompts import PromptError
 
 
@@ -37,11 +37,11 @@ class TestSampling:
         shipped.do_sample, shipped.temperature, shipped.top_k, shipped.top_p = True, 1e-6, 1, 0.001
         shipped.repetition_penalty = 1.05
         trainer.train()
-        (tree,) = trainer._rollout.trees
+        (tree,) = trainer.generation.rollout.trees
         assert len({tuple(node.token_ids) for node in tree.nodes}) > 20
-        prompt = trainer._rollout.prompts[0]
+        prompt = trainer.generation.rollout.prompts[0]
         with trainer._generating(temperature=0.0) as engine:
-            (greedy,) = engine.grow([prompt], trainer._batch_policy, ["greedy"])
+            (greedy,) = engine.grow([prompt], trainer.generation.policy, ["greedy"])
         assert len({tuple(node.token_ids) for node in greedy.nodes}) == 1
 
     @pytest.mark.parametrize("temperature", [1.0, 0.6])
@@ -78,7 +78,7 @@ class TestSampling:
         with torch.no_grad():
             head[forbidden] = 50 * head[forbidden]
         trainer.train()
-        sampled = {token for node in trainer._rollout.trees[0].nodes for token in node.token_ids}
+        sampled = {token for node in trainer.generation.rollout.trees[0].nodes for token in node.token_ids}
         assert not sampled & set(forbidden)
 
 
@@ -211,7 +211,7 @@ class TestFailedPrompts:
         assert (rows["completion_mask"] * rows["tool_mask"])[4:].sum() == 0
         assert rows["advantages"][4:].abs().max() == 0
         assert rows["advantages"][:4].abs().max() > 0
-        assert trainer._rewards_per_func[4:].isnan().all()
+        assert trainer.generation.rewards[4:].isnan().all()
         assert list(trainer.encoder.skipped) == ["demo-train-00001"]
         assert logged(trainer, "rollout/failed_share") == [0.5]
         assert logged(trainer, "reward") == [1.5]
@@ -238,7 +238,7 @@ class TestFailedPrompts:
         trainer = text_trainer(tiny_text, tmp_path / "c", on_long_prompt="skip", **changes)
         trainer.train()
         assert f"skipped: {sentence}" in capsys.readouterr().out
-        assert trainer._rollout.failed == [False, True]
+        assert trainer.generation.rollout.failed == [False, True]
 
 
 class TestWhatGenerationLeavesBehind:
@@ -250,7 +250,7 @@ class TestWhatGenerationLeavesBehind:
                 weight.data.normal_()
         seen = []
 
-        class Engine(generation.TransformersEngine):
+        class Engine(generating.TransformersEngine):
             def grow(self, *args):
                 layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
                 seen.append((self.model.training, self.model.is_gradient_checkpointing, len(layers)))
@@ -258,7 +258,7 @@ class TestWhatGenerationLeavesBehind:
                     raise RuntimeError("a fault in the model")
                 return super().grow(*args)
 
-        monkeypatch.setattr(generation, "TransformersEngine", Engine)
+        monkeypatch.setattr(generating, "TransformersEngine", Engine)
         before, cache = weights(trainer), trainer.model.config.get_text_config().use_cache
         trainer.model.train()
         trainer.args.learning_rate = 0.0
@@ -278,7 +278,7 @@ class TestWhatGenerationLeavesBehind:
         for checkpointing in (False, True):
             trainer = vlm_trainer(tiny_vlm, tmp_path, rows=1, gradient_checkpointing=checkpointing)
             trainer.train()
-            grown.append([node.token_ids for node in trainer._rollout.trees[0].nodes])
+            grown.append([node.token_ids for node in trainer.generation.rollout.trees[0].nodes])
         assert grown[0] == grown[1]
 
     def test_log_probs_do_not_depend_on_what_was_generated_last(self, tiny_vlm, tmp_path):
@@ -297,7 +297,7 @@ class TestWhatGenerationLeavesBehind:
         fresh = log_probs()
         other = [trainer.encoder.encode(row) for row in demo_rows(5)]
         with trainer._generating(temperature=0.0) as engine:
-            engine.grow(other, trainer._batch_policy, [str(i) for i in range(5)])
+            engine.grow(other, trainer.generation.policy, [str(i) for i in range(5)])
         assert torch.equal(log_probs(), fresh)
 
 
@@ -309,7 +309,7 @@ class TestOrder:
 
         def grow(prompts, _):
             result = original(prompts, _)
-            seen.append([tree.prompt_id for tree in trainer._rollout.trees])
+            seen.append([tree.prompt_id for tree in trainer.generation.rollout.trees])
             return result
 
         trainer.rollout_func = grow

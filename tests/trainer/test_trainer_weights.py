@@ -164,12 +164,12 @@ class TestStart:
         for sharing in ("on", "off"):
             trainer = vlm_trainer(tiny_vlm, tmp_path / sharing, rows=rows, prefix_sharing=sharing, **changes)
             trainer.train()
-            assert [len(prompt.image_sizes) for prompt in trainer._rollout.prompts] == [1, 3, 0, 2]
+            assert [len(prompt.image_sizes) for prompt in trainer.generation.rollout.prompts] == [1, 3, 0, 2]
             seen = []
             for batch in trainer._buffered_inputs:
                 for row, old in zip(batch["row_ids"].tolist(), batch["old_per_token_logps"], strict=True):
-                    completion = trainer._rollout.completion(row)
-                    alone = self.alone(tiny_vlm, trainer._rollout.prompts[row // 4], completion)
+                    completion = trainer.generation.rollout.completion(row)
+                    alone = self.alone(tiny_vlm, trainer.generation.rollout.prompts[row // 4], completion)
                     torch.testing.assert_close(old[: len(completion)], alone, atol=1e-4, rtol=0)
                     seen.append(row)
             assert sorted(seen) == list(range(16))

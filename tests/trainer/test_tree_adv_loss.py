@@ -41,7 +41,7 @@ class Independent(TrainerCallback):
         self.losses, self.gradients, self.ratios = [], [], []
 
     def on_pre_optimizer_step(self, args, state, control, **kwargs):
-        model, prompt = self.trainer.model, self.trainer._rollout.prompts[0].ids
+        model, prompt = self.trainer.model, self.trainer.generation.rollout.prompts[0].ids
         new = []
         for leaf in LEAVES:
             ids = forest().tokens(leaf)

@@ -66,6 +66,7 @@ class RowForward:
                     raise
                 warnings.warn(f"prefixes are not shared, every leaf recomputes its whole row: {error}", stacklevel=3)
                 self.sharing = False
+        self.checked = False
         self._rollout: Rollout | None = None
         self._dummies: dict[str, EncodedPrompt] = {}
         self._plans: dict[tuple[int, ...], list[Plan]] = {}
@@ -103,6 +104,21 @@ class RowForward:
         prompts, observations = [*prompts, *dummies], [*observations, *[()] * len(dummies)]
         logps, entropies = dense_forward(model, self.module, prompts, input_ids, attention_mask, width, observations)
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
+
+    def check_once(self, model, *arguments, shown: bool) -> None:
+        """`check` of the first rows that this object is asked for, printed if `shown`; nothing afterwards.
+
+        Dropout is off in it: it would make the two layouts differ, and draw random numbers that a resumed run would
+        draw once more.
+        """
+        if self.checked or not self.sharing:
+            return
+        self.checked, training = True, model.training
+        model.eval()
+        gap = self.check(model, *arguments)
+        model.train(training)
+        if shown:
+            print(f"prefix sharing: packed and dense log-probs differ by at most {gap:.1e}", flush=True)
 
     def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> float:
         """Largest |packed - dense| log-prob of the rows, for a model without dropout; RuntimeError above the bound."""

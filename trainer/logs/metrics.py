@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
+from contextlib import contextmanager
+
 import numpy as np
 
 from trainer.rollout import Rollout
@@ -55,3 +58,33 @@ def length_correlation(advantages: np.ndarray, lengths: np.ndarray) -> float:
     if kept.sum() < 2 or np.ptp(advantages[kept]) == 0 or np.ptp(lengths[kept]) == 0:
         return float("nan")
     return float(np.corrcoef(advantages[kept], lengths[kept])[0, 1])
+
+
+@contextmanager
+def filed_under(prefix: str, metrics: dict[str, dict[str, list]]):
+    """What TRL adds to `metrics["train"]` inside the block is filed under `prefix/`."""
+    outer = metrics["train"]
+    inner = metrics["train"] = defaultdict(list)
+    try:
+        yield
+    finally:
+        metrics["train"] = outer
+        for name, values in inner.items():
+            outer[f"{prefix}/{name}"].extend(values)
+
+
+def replace_clipped_ratio(logged: dict[str, list]) -> None:
+    """Corrects TRL's metrics of a generation whose completions end with a tag.
+
+    TRL takes a completion without an end token as cut off.
+    """
+    logged["completions/clipped_ratio"][-1] = logged["rollout/cut_share"][-1]
+    for name in ("mean", "min", "max"):
+        del logged[f"completions/{name}_terminated_length"]  # of completions with an end token
+
+
+def replace_last(logged, values: list) -> None:
+    """The last entries of a bounded queue of TRL's completions table become `values`."""
+    for _ in values:
+        logged.pop()
+    logged.extend(values)

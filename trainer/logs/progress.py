@@ -1,17 +1,13 @@
-"""Console output of a training run: its layout at the start, then one short line per log step."""
+"""Console output of a training run: one short line per log step, and a bar while rollouts are sampled."""
 
 from __future__ import annotations
 
 import logging
-import os
 import time
 import warnings
 
 from tqdm import tqdm
-from transformers import TrainerCallback
 from transformers.trainer_callback import ProgressCallback
-
-from task.errors import UserError
 
 RECORD_DUMP = "All reward functions returned None"  # of TRL 1.16's warning
 
@@ -93,12 +89,30 @@ class RolloutBar:
         }
 
 
-def warn_of_unclosed(share: float, args) -> None:
-    """Warns, with ways out, if most thoughts of a generation never closed; `args` is the GRPOConfig."""
-    if share > 0.5:
+def warn_of_useless_rollouts(metrics: dict[str, float], args) -> None:
+    """Warns, with the ways out, when a run would go on to its end and learn nothing.
+
+    That is when most thoughts of a generation never closed, or nearly none of its prompts grew a completion; the most
+    frequent error under tool/errors is named.
+
+    Args:
+        metrics: of the generation, over all processes.
+        args: the GRPOConfig.
+    """
+    unclosed, failed = metrics.get("thought/unclosed_share", 0.0), metrics["rollout/failed_share"]
+    if unclosed > 0.5:
         warnings.warn(
-            f"{share:.0%} of the thoughts never closed: raise max_thought_length ({args.max_thought_length}), or "
+            f"{unclosed:.0%} of the thoughts never closed: raise max_thought_length ({args.max_thought_length}), or "
             f"warm-start the model to write {args.thought_end} (scripts/train/sft.py)",
+            stacklevel=3,
+        )
+    if failed > 0.9:
+        errors = {name: count for name, count in metrics.items() if name.startswith("tool/errors/")}
+        worst = max(errors, key=errors.get, default=None)
+        named = f", most often by {worst}" if worst is not None and errors[worst] > 0 else ""
+        warnings.warn(
+            f"nothing could be grown for {failed:.0%} of the prompts{named}: check their media or tools; such leaves "
+            "have no reward and nothing is learnt from them",
             stacklevel=3,
         )
 
@@ -106,66 +120,12 @@ def warn_of_unclosed(share: float, args) -> None:
 def without_record_dumps(record: logging.LogRecord) -> bool:
     """A filter for TRL's logger, which would print a whole record in each generation that has a leaf without reward.
 
-    Failed rollouts are such leaves. Their share is logged as rollout/failed_share, and `warn_of_failures` reports them.
+    Failed rollouts are such leaves. Their share is logged as rollout/failed_share, see `warn_of_useless_rollouts`.
     """
     return RECORD_DUMP not in str(record.msg)  # accelerate prefixes the rank
-
-
-def warn_of_failures(share: float, failures: dict[str, float]) -> None:
-    """Warns if almost no prompt of a generation could be grown: the run would go on to its end and learn nothing.
-
-    `failures`: the counts logged under tool/errors; the most frequent kind is named.
-    """
-    if share > 0.9:
-        worst = max(failures, key=failures.get, default=None)
-        named = f", most often by {worst}" if worst is not None and failures[worst] > 0 else ""
-        warnings.warn(
-            f"nothing could be grown for {share:.0%} of the prompts{named}: check their media or tools; such leaves "
-            "have no reward and nothing is learnt from them",
-            stacklevel=3,
-        )
 
 
 def _short(value) -> str:
     if not isinstance(value, int | float):
         return "-"
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-
-
-class LayoutCheck(TrainerCallback):
-    """States how many processes train and under what, and fails if that is not what the launcher asked for.
-
-    A wrong launch is otherwise silent: one process instead of two, or no DeepSpeed at all.
-    """
-
-    def __init__(self, trainer):
-        self.trainer = trainer
-
-    def on_train_begin(self, args, state, control, **kwargs):
-        accelerator, wrapped = self.trainer.accelerator, self.trainer.model_wrapped
-        layout = [f"{accelerator.num_processes} process(es) on {accelerator.device.type}", type(wrapped).__name__]
-        assert accelerator.num_processes == args.world_size
-        if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and not self.trainer.is_fsdp_enabled:
-            raise UserError(
-                f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
-                "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
-            )
-        if self.trainer.is_fsdp_enabled:
-            _check_fsdp(accelerator.state.fsdp_plugin)
-        if self.trainer.is_deepspeed_enabled:
-            stage = accelerator.state.deepspeed_plugin.zero_stage
-            assert type(wrapped).__name__ == "DeepSpeedEngine", f"asked for DeepSpeed, got {type(wrapped).__name__}"
-            assert wrapped.zero_optimization_stage() == stage, (wrapped.zero_optimization_stage(), stage)
-            layout.append(f"ZeRO stage {stage}")
-        if accelerator.is_main_process:
-            print("layout: " + ", ".join(layout), flush=True)
-
-
-def _check_fsdp(plugin) -> None:
-    """UserError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
-    if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
-        kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
-        raise UserError(
-            f"FSDP is set to fsdp_version {plugin.fsdp_version} and fsdp_state_dict_type {kind}: set 2 and "
-            "FULL_STATE_DICT, as scripts/fsdp2.yaml has them"
-        )

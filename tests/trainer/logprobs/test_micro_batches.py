@@ -90,13 +90,13 @@ def test_the_pass_over_a_whole_generation_gives_each_row_its_own_values(tiny_tex
 
     trainer._compute_loss = compute_loss
     run(trainer)
-    assert trainer._partition == [[*range(4), *range(12, 16)], list(range(4, 12))]
+    assert trainer.generation.partition == [[*range(4), *range(12, 16)], list(range(4, 12))]
     assert len(seen) == 2
     for old, dense, mask in seen:
         assert ((old - dense) * mask).abs().max() < 1e-5
         assert old.abs().max() > 1
     if sharing == "on":
-        assert set(plans[0]) == {tuple(rows) for rows in trainer._partition}
+        assert set(plans[0]) == {tuple(rows) for rows in trainer.generation.partition}
         assert all(plans[1][rows] is plans[0][rows] for rows in plans[0]), "old and policy pass share their plans"
 
 

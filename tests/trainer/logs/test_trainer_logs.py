@@ -45,7 +45,7 @@ class TestMetrics:
         trainer = text_trainer(tiny_text, tmp_path, reward=lambda completions, **_: [1.0, 0.0, 0.0, 0.0])
         trainer.train()
         entry = trainer.state.log_history[0]
-        prompt = len(trainer._rollout.prompts[0].ids)
+        prompt = len(trainer.generation.rollout.prompts[0].ids)
         expected = {
             "tokens/generated": 8,
             "tokens/unique": prompt + 8,
@@ -94,7 +94,7 @@ class TestRewards:
 
         trainer = text_trainer(tiny_text, tmp_path, reward=[half, other], reward_weights=[1.0, 2.0])
         trainer.train()
-        totals = trainer._row_rewards(trainer._row_groups()[0])
+        totals = trainer._all_rows().rewards
         assert totals.tolist() == pytest.approx([2.0, 0.5, math.nan, 2.0], nan_ok=True)
         advantages = trainer._buffered_inputs[0]["answer_advantages"]
         assert advantages.tolist() == pytest.approx([0.5773, -1.1547, 0, 0.5773], abs=1e-3)

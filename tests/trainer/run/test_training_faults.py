@@ -11,7 +11,7 @@ from trainer_cases import largest_gap, logged, text_trainer, weights
 
 from task.rewards.router import checked_rewards
 from task.rewards.time_limit import RewardTimeout, time_limit
-from trainer.logs.progress import warn_of_failures
+from trainer.logs.progress import warn_of_useless_rollouts
 from trainer.run.faults import StepError
 
 
@@ -35,7 +35,7 @@ class TestMemory:
         trainer = text_trainer(tiny_text, tmp_path)
         monkeypatch.setattr(trainer, "_grow", self.out_of_memory)
         trainer.rollout_func = self.out_of_memory
-        with pytest.raises(StepError, match=r"out of memory while 4 leaves a prompt grow .*lower rollout_prompts"):
+        with pytest.raises(StepError, match=r"out of memory while 4 leaves per prompt grow .*lower rollout_prompts"):
             trainer.train()
 
     @pytest.mark.parametrize(
@@ -86,7 +86,7 @@ class TestNumbers:
         original = trainer._compute_loss
 
         def somewhere_else(*args):
-            monkeypatch.setattr(trainer, "_largest", lambda count: 1)
+            monkeypatch.setattr(trainer.processes, "largest", lambda count: 1)
             return original(*args)
 
         monkeypatch.setattr(trainer, "_compute_loss", somewhere_else)
@@ -189,9 +189,10 @@ class TestTime:
 
 class TestNothingGrown:
     def test_a_dead_tool_is_named_and_a_working_run_is_not_warned(self, recwarn):
-        warn_of_failures(0.9, {"tool/errors/refused": 3.0})
+        warn_of_useless_rollouts({"rollout/failed_share": 0.9, "tool/errors/refused": 3.0}, None)
         assert not recwarn
+        errors = {"tool/errors/timeout": 0.5, "tool/errors/refused": 3.0}
         with pytest.warns(UserWarning, match=r"grown for 100% of the prompts, most often by tool/errors/refused"):
-            warn_of_failures(1.0, {"tool/errors/timeout": 0.5, "tool/errors/refused": 3.0})
+            warn_of_useless_rollouts({"rollout/failed_share": 1.0} | errors, None)
         with pytest.warns(UserWarning, match=r"nothing could be grown for 95% of the prompts: check their media"):
-            warn_of_failures(0.95, {"tool/errors/timeout": 0.0})
+            warn_of_useless_rollouts({"rollout/failed_share": 0.95, "tool/errors/timeout": 0.0}, None)

@@ -32,7 +32,7 @@ def test_a_run_forks_logs_and_moves_its_threshold(tiny_text, tmp_path):
     assert trainer.memory["fork_generation"] == 3
     assert logged(trainer, "fork/count")[0] > 0
     assert 0 < logged(trainer, "fork/saved")[0] < 1
-    trees = trainer._rollout.trees
+    trees = trainer.generation.rollout.trees
     assert {len(tree.leaves()) for tree in trees} == {6}
 
 
@@ -54,7 +54,7 @@ def test_without_any_fork_it_is_grpo(tiny_text, tmp_path, changes):
     changes = SETTINGS | {"temperature": 5.0} | changes
     trainer = text_trainer(tiny_text, tmp_path / "adv", rows=1, **changes)
     seen = run(trainer)
-    (tree,) = trainer._rollout.trees
+    (tree,) = trainer.generation.rollout.trees
     assert len(tree.nodes) == len(tree.leaves()) == 6
     assert logged(trainer, "fork/count") == [0]
     assert logged(trainer, "fork/filled") == [6 - changes["num_trees"]]

@@ -1,0 +1,52 @@
+"""What all processes of a run must agree on: small collectives over numbers and names."""
+
+# N rows of all processes, B rows of this one
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from accelerate import Accelerator
+from accelerate.utils import gather_object
+
+
+class Processes:
+    """The processes of a run; every method but the properties is a collective that all of them must call.
+
+    Attributes:
+        rank, count: of this process, and how many there are.
+    """
+
+    def __init__(self, accelerator: Accelerator):
+        self._accelerator = accelerator
+        self.rank, self.count = accelerator.process_index, accelerator.num_processes
+
+    def gather(self, numbers) -> np.ndarray:
+        """(N, ...) the whole numbers (B, ...) of every process, in the order of the ranks."""
+        return self._accelerator.gather(self._tensor(numbers)).cpu().numpy()
+
+    def largest(self, number: int) -> int:
+        """The largest `number` of all processes."""
+        return int(self.gather([number]).max())
+
+    def objects(self, items: list) -> list:
+        """The items of every process, in the order of the ranks."""
+        return gather_object(items)
+
+    def sums(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The sum of a tensor over all processes."""
+        return self._accelerator.reduce(tensor, reduction="sum")
+
+    def quotients(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+        """sum / count over all processes under each name (NaN where the count is 0), in one collective.
+
+        A process may lack some of the names: what its rollouts report depends on what was sampled.
+        """
+        totals: dict[str, list[float]] = {}
+        for found in gather_object([sums]):
+            for name, pair in found.items():
+                totals[name] = [old + float(new) for old, new in zip(totals.get(name, [0.0, 0.0]), pair, strict=True)]
+        return {name: total / count if count else float("nan") for name, (total, count) in totals.items()}
+
+    def _tensor(self, numbers) -> torch.Tensor:
+        return torch.as_tensor(np.asarray(numbers), device=self._accelerator.device).to(torch.long)

@@ -1,0 +1,18 @@
+"""Attributes that TRL reads, exchanged for the length of a call."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+
+@contextmanager
+def swapped(owner, **values):
+    """Inside the block `owner` has these attributes; afterwards the former ones, also after an error."""
+    former = {name: getattr(owner, name) for name in values}
+    try:
+        for name, value in values.items():
+            setattr(owner, name, value)
+        yield
+    finally:
+        for name, value in former.items():
+            setattr(owner, name, value)
