@@ -36,6 +36,14 @@ def test_every_named_path_exists(page):
 
 
 @pytest.mark.parametrize("page", PAGES)
+def test_every_file_named_without_its_folder_exists(page):
+    names = re.findall(r"`([\w-]+\.(?:py|sh|md|jinja))`", (ROOT / page).read_text(encoding="utf-8"))
+    ours = {path.name for folder in FOLDERS.split("|") for path in (ROOT / folder).rglob("*.*")}
+    ours |= {path.name for path in ROOT.glob("*.*")}
+    assert sorted(set(names) - ours) == []
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_to_a_file(page):
     links = LINK.findall((ROOT / page).read_text(encoding="utf-8"))
     local = [link for link in links if not link.startswith("http")]
