@@ -169,9 +169,6 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     data_seed: int | None = field(
         default=42, metadata={"help": "Seed of the prompt order; model and rollouts use `seed`."}
     )
-    remove_unused_columns: bool | None = field(
-        default=False, metadata={"help": "Must stay False: rewards read the record."}
-    )
 
     def __post_init__(self):
         check_training(self)

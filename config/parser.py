@@ -44,7 +44,7 @@ class RecipeParser(trl.TrlParser):
                 {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
                 allow_extra_keys=True,
             )
-        except ValueError as error:
+        except ValueError as error:  # a UserError, or a setting that TRL or transformers refuses
             self.error(str(error))
 
     def error(self, message: str):

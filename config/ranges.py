@@ -46,7 +46,7 @@ def check_ranges(args) -> None:
         )
     try:
         thought_tags(args.thought_end)
-    except ValueError:
+    except UserError:
         raise UserError(
             f"thought_end={args.thought_end!r} must be a closing tag such as </think>, other than </answer>"
         ) from None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from task.errors import UserError
+
 
 def given_answer(task, answer):
     """A record's answer; JSON text of a list or an object is read where the task wants one.
@@ -33,4 +35,4 @@ def _wants_json(task) -> bool:
 
 
 def _refuse(name: str):
-    raise ValueError(f"{name} is no number")
+    raise UserError(f"{name} is no number")

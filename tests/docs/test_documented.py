@@ -11,7 +11,7 @@ from config.model_config import GRPOModelConfig
 from config.script_arguments import GRPOScriptArguments
 
 OURS = (GRPOScriptArguments, GRPOConfig, *METHOD_FIELDS, GRPOModelConfig)
-CANNOT_BE_SET = {"router_aux_loss_coef", "remove_unused_columns"}
+CANNOT_BE_SET = {"router_aux_loss_coef"}
 FIELDS = {field.name: field for owner in OURS for field in dataclasses.fields(owner)}
 KNOBS = (ROOT / "scripts" / "README.md").read_text(encoding="utf-8")
 PAGES = "\n".join([KNOBS, *(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))])

@@ -16,7 +16,7 @@ from trainer.prompts import PromptError
 from trainer.run.checkpoints import CheckpointError
 from trainer.run.faults import StepError
 
-PACKAGES = ("dataset", "model", "task", "trainer")
+PACKAGES = ("config", "dataset", "model", "task", "trainer")
 # Signals that a caller in the same file or the json module handles; none reaches a user.
 SIGNALS = {
     "dataset/records.py": 3,
