@@ -5,28 +5,13 @@ import json
 import random
 
 import pytest
+from convert_cases import HUMANEVAL, MBPP, META, POINTS, robot, turns
 from PIL import Image
 from task_cases import said, scored
 
 from dataset.dataset_grpo import load_media
 
-META = {"original_dataset": "bridge", "original_width": 640, "original_height": 480}
-POINTS = [[265.45, 120.0], [275.15, 162.42], [280.0, 213.33], [280.0, 259.39]]
 BOX = {"x": 352.874, "y": 186.479, "width": 19.296, "height": 14.472}
-
-
-MBPP = {"task_id": 2, "text": "Square a number.", "code": "def sq(x):\n    return x * x", "test_setup_code": ""}
-HUMANEVAL = {
-    "task_id": "HumanEval/0",
-    "prompt": 'def sq(x):\n    """Square."""\n',
-    "entry_point": "sq",
-    "canonical_solution": "    return x * x\n",
-    "test": "def check(candidate):\n    assert candidate(3) == 9\n",
-}
-
-
-def robot(**changes):
-    return {"id": 456, "meta_data": META, "instruction": "reach for the carrot", "points": POINTS} | changes
 
 
 def test_sharerobot_trajectories(run):
@@ -141,11 +126,6 @@ def test_refcoco_with_captions(run, folder):
     content["annotations"] = content["annotations"][:1]
     rows, _ = run("refcoco", content, "--image_root", str(folder / "images"))
     assert rows[0]["question"] == "Find cup near the edge."
-
-
-def turns(*values, **record):
-    said_by = ("human", "gpt")
-    return {"conversations": [{"from": said_by[n % 2], "value": value} for n, value in enumerate(values)]} | record
 
 
 def test_llava_conversations(run):

@@ -3,8 +3,8 @@
 import json
 
 import pytest
+from convert_cases import HUMANEVAL, MBPP, robot, turns
 from task_cases import said, scored
-from test_convert import HUMANEVAL, MBPP, robot, turns
 
 
 def test_pictures_under_another_name_are_the_records_own(run):
