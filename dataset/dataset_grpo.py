@@ -1,7 +1,7 @@
-"""YAML manifests -> rows for the trainer and the evaluation.
+"""YAML manifests -> rows for training and evaluation.
 
 A row has two text columns: `prompt`, the rendered question for logs, and `record`, everything else as one JSON string.
-JSON, because Arrow would give every content part the keys of all others and refuses answers of mixed types.
+It is JSON because Arrow would give every content part the keys of all others, and rejects answers of mixed types.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ def build_dataset(
     image_root: str | None = None,
     on_bad_media: str = "error",
 ) -> datasets.Dataset:
-    """All rows of one manifest or of several, in their order (shuffling is the trainer's).
+    """All rows of one or several manifests, in order (the trainer shuffles).
 
     Args:
         manifests: path, or list of paths, of YAML manifests or record files (see dataset/manifest.py).
         tasks: question_type -> Task, as `task.task_loader.load_tasks` gives it; the templates' <think> tags become
             those of its `thought_end`.
-        seed: of `random:N` sampling.
+        seed: for `random:N` sampling.
         image_root: replaces every data_root.
-        on_bad_media: with "error" a media file that does not exist stops the loading; with "skip" its row stays in, and
-            `load_media` raises for it as for any other file that cannot be used.
+        on_bad_media: with "error" a missing media file stops the loading; with "skip" its row is kept, and `load_media`
+            raises for it as for any other unusable file.
 
     Raises:
         UserError: one sentence for the first fault in a manifest, a record or a media path; media are not decoded yet.
@@ -55,7 +55,7 @@ def rows_from_records(
     image_root: str | None = None,
     on_bad_media: str = "error",
 ) -> datasets.Dataset:
-    """`build_dataset` for records that are in memory; media paths start from `image_root` or the working folder.
+    """`build_dataset` for records in memory; media paths are relative to `image_root` or the working folder.
 
     >>> from types import SimpleNamespace
     >>> tasks = {"sum": SimpleNamespace(config={"grpo_template": "{Question} Answer."}, thought_end="</think>")}
@@ -73,7 +73,7 @@ def read_row(row: dict) -> dict:
 
 
 def first_records(*parts: datasets.Dataset | None) -> dict[str, dict]:
-    """The first record of each question_type of datasets, in order of appearance; None stands for no dataset."""
+    """The first record of each question_type in the datasets, in order of appearance; None means no dataset."""
     found: dict[str, dict] = {}
     for text in (text for part in parts if part is not None for text in part["record"]):
         record = json.loads(text)
@@ -89,7 +89,7 @@ def load_media(record: dict, *, fps: float = VIDEO_FPS, max_frames: int = VIDEO_
         fps, max_frames: how videos are sampled (see `load_video`).
 
     Raises:
-        MediaError: names record id and file; whether that stops a run or skips a row is the caller's choice.
+        MediaError: names record id and file; the caller decides whether to stop the run or skip the row.
     """
     try:
         images = [load_image(path) for path in record["images"]]
@@ -110,7 +110,7 @@ def load_records(
     on_bad_media: str = "error",
     on_problem: Callable[[str], None] = _stop,
 ) -> list[dict]:
-    """The checked records of manifests (see `parse_record`), each with `place`, its file and line for messages.
+    """The checked records of manifests (see `parse_record`), each with `place`: its file and line, for messages.
 
     Args:
         on_problem: called with one sentence for each faulty record, which is then left out; by default it raises
@@ -134,7 +134,7 @@ def load_records(
 def make_row(record: dict, tasks: dict) -> dict:
     """The dataset row of a checked record; an answer in JSON text is read where the task wants one (`given_answer`).
 
-    Raises UserError for an unknown question_type, and for slots in the question that do not fit the media.
+    Raises UserError for an unknown question_type, and for slots in the question that do not match the media.
     """
     try:
         task = get_task(record["question_type"], tasks)
@@ -151,7 +151,7 @@ def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[d
     for place, default_id, raw in raws:
         try:
             record = parse_record(raw, place, default_id, **checks)
-            # Rollouts are grouped by id, so two prompts of one id would be scored against each other.
+            # Rollouts are grouped by id, so two prompts with the same id would be compared with each other.
             if seen.get(record["id"]) == place:
                 raise UserError(
                     f"{place} (id {record['id']!r}): the manifests take this record twice: name its file once, or give "
@@ -171,7 +171,7 @@ def _parse(raws: list, checks: dict, seen: dict[str, str], on_problem) -> list[d
 
 
 def _file_names(sources: list[Source]) -> dict[Path, str]:
-    """The name each file gives to its records: its stem, with as many folders as tell it from the other files."""
+    """File -> name in record ids: its stem, with as many parent folders as distinguish it from the other files."""
     paths = {source.path for source in sources}
 
     def name(path: Path, folders: int) -> str:
@@ -180,7 +180,7 @@ def _file_names(sources: list[Source]) -> dict[Path, str]:
     def is_alone(path: Path, folders: int) -> bool:
         return sum(name(other, folders) == name(path, folders) for other in paths) == 1
 
-    # Two files may differ in their endings only, .json and .jsonl.
+    # Two files may differ only in their suffix, .json and .jsonl.
     depths = {path: next((n for n in range(len(path.parts)) if is_alone(path, n)), None) for path in paths}
     return {path: path.name if depth is None else name(path, depth) for path, depth in depths.items()}
 

@@ -1,6 +1,6 @@
-"""YAML manifest -> which record files to read, how much of each, and where their media lie.
+"""YAML manifest -> which record files to read, how much of each, and where their media are.
 
-A record file in the place of a manifest is a manifest of one entry.
+A record file given instead of a manifest counts as a manifest with one entry.
 
 A manifest:
 
@@ -10,8 +10,8 @@ A manifest:
         data_root: pictures             # where relative media paths start; default: the folder of json_path
         data_modality: image            # text | image | video; leave it out for mixed files
 
-A relative json_path or data_root starts from the manifest's folder. What does not exist there is looked for from the
-working folder and from the checkout.
+A relative json_path or data_root is resolved from the manifest's folder; if nothing exists there, from the working
+folder or the checkout.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Source:
 
 
 def read_manifests(paths: str | os.PathLike | list, image_root: str | os.PathLike | None = None) -> list[Source]:
-    """The sources of one manifest or of several, in order. `image_root`, when given, replaces every data_root.
+    """The sources of one or several manifests, in order. `image_root`, if given, replaces every data_root.
 
     Raises:
         UserError: one sentence with the file, the entry, the rule and the way out.
@@ -71,9 +71,9 @@ def print_sources(sources: list[Source]) -> None:
 
 
 def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
-    """The part of `records` that a sampling_strategy names, in the file's order.
+    """The part of `records` that a sampling_strategy selects, in file order.
 
-    A share is rounded up, so that a share of some records is never none. `random` depends on `seed_text` only.
+    A share is rounded up, so a share of a nonempty file is never empty. `random` depends on `seed_text` only.
 
     >>> sample(list("abcdef"), "end:40%", "here", "")
     ['d', 'e', 'f']
@@ -98,7 +98,7 @@ def sample(records: list, strategy: str, place: str, seed_text: str) -> list:
 
 
 def nearest(name: str, known) -> str:
-    """' (did you mean X?)' when a known name is close, else ''."""
+    """' (did you mean X?)' if a known name is close, else ''."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""
 
@@ -167,9 +167,9 @@ def _read_entry(entry, place: str, folder: Path, image_root) -> Source:
 
 
 def _located(text: str, folder: Path, what: str) -> Path:
-    """The path below the manifest's folder; where nothing is there, below the working folder or the checkout.
+    """The path below the manifest's folder; if nothing exists there, below the working folder or the checkout.
 
-    UserError where those two hold different files or folders.
+    UserError if these two contain different files or folders of that name.
     """
     own = _absolute(text, folder)
     if os.path.exists(own):
@@ -196,5 +196,5 @@ def _check_strategy(strategy: str, place: str) -> None:
 
 
 def _absolute(path: str | os.PathLike, folder: Path) -> Path:
-    # abspath, not resolve(): links stay as the user named them.
+    # abspath, not resolve(): symbolic links stay as the user named them.
     return Path(os.path.abspath(folder / Path(path).expanduser()))

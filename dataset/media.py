@@ -1,8 +1,8 @@
-"""Image and video files -> decoded, checked media: every picture leaves as 8-bit RGB, upright, without metadata.
+"""Image and video files -> decoded, checked media: every picture is 8-bit RGB, upright, without metadata.
 
-A file that cannot be decoded raises `MediaError`, whatever was wrong with it. qwen-vl-utils reads media too, but
-ignores EXIF orientation and every alpha mode but RGBA, and needs torchcodec or decord for video; so pictures are read
-with Pillow and videos with PyAV.
+A file that cannot be decoded raises `MediaError`, whatever the reason. qwen-vl-utils reads media too, but it ignores
+EXIF orientation and every alpha mode except RGBA, and needs torchcodec or decord for video; so pictures are read with
+Pillow and videos with PyAV.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from PIL import Image
 
 from task.errors import UserError
 
-# EXIF orientation -> what makes the stored picture upright (1 and unknown values: nothing).
+# EXIF orientation -> the operation that makes the stored picture upright (none for 1 and unknown values).
 UPRIGHT = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -27,29 +27,29 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 ORIENTATION_TAG = 0x0112
-# What Pillow leaves undone of grey TIFFs: these tags say how the numbers are meant.
+# Tags of grey TIFFs that Pillow does not apply: they define the meaning of the values.
 BITS_TAG, SENSE_TAG, SAMPLE_FORMAT_TAG = 258, 262, 339
 WHITE_IS_ZERO, UNSIGNED = 0, 1
-# Qwen's processors refuse a picture whose long side is more than 200 times its short side.
+# Qwen's processors reject pictures whose long side is more than 200 times the short side.
 MAX_ASPECT = 200
 
-# Frames a second and least frames as in Qwen2.5-VL's own video reader; its limit of 768 frames would make one clip tens
-# of thousands of tokens, so ours is 16, spread over the whole clip.
+# Frames per second and minimum number of frames as in Qwen2.5-VL's own video reader. Its limit of 768 frames would
+# make a clip tens of thousands of tokens long, so ours is 16, spread over the whole clip.
 VIDEO_FPS = 2.0
 VIDEO_MIN_FRAMES = 4
 VIDEO_MAX_FRAMES = 16
-# Containers whose header says how long the clip is as it is shown (others give a number of frames at a rate), and how
-# much of it may be missing.
+# Containers whose header states the clip's duration as shown (others give a number of frames and a rate), and the
+# share of it that may be missing.
 STATE_LENGTH = ("matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv")
 MISSING_SHARE = 0.05
 
 
 class MediaError(UserError):
-    """An image or video file that cannot be used; the message names the file and what is wrong with it."""
+    """An image or video file that cannot be used; the message names the file and the fault."""
 
 
 class Video(list):
-    """The frames of one clip: an even number of RGB pictures of one size, in order, `fps` of them a second."""
+    """The frames of one clip: an even number of RGB pictures of one size, in order, at `fps` frames per second."""
 
     def __init__(self, frames: list[Image.Image], fps: float):
         super().__init__(frames)
@@ -59,9 +59,9 @@ class Video(list):
 def load_image(path: str | os.PathLike) -> Image.Image:
     """Decodes one picture (the first frame of an animation) to 8-bit RGB.
 
-    EXIF orientation is applied and all metadata dropped, so nobody can apply it twice; `size` is that of the upright
-    picture, the frame every coordinate of a record refers to. Transparency is composited on white, deep grey modes are
-    scaled by the range of their type.
+    EXIF orientation is applied and all metadata dropped, so it cannot be applied twice. `size` is that of the upright
+    picture, which all coordinates of a record refer to. Transparency is composited on white; grey modes of more than 8
+    bits are scaled by the range of their type.
 
     Raises:
         MediaError: missing, empty, damaged or cut-off file, not a picture, or too large (`PIL.Image.MAX_IMAGE_PIXELS`).
@@ -72,7 +72,7 @@ def load_image(path: str | os.PathLike) -> Image.Image:
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             image = Image.open(path)
         with image:
-            # open() reads the header only: a cut-off file shows itself here.
+            # open() reads only the header; truncated files fail here.
             image.load()
             rgb = _to_rgb(image)
             turn = UPRIGHT.get(image.getexif().get(ORIENTATION_TAG, 1))
@@ -86,7 +86,7 @@ def load_image(path: str | os.PathLike) -> Image.Image:
             f"{path} is not a picture of a known kind (it starts with {_start_of(path)!r}): replace the file, or save "
             "it as PNG or JPEG."
         ) from error
-    except Exception as error:  # decoders raise nearly every type on damaged bytes
+    except Exception as error:  # decoders raise nearly every exception type on damaged bytes
         raise MediaError(
             f"picture {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
         ) from error
@@ -97,10 +97,10 @@ def load_image(path: str | os.PathLike) -> Image.Image:
 
 
 def is_damaged_jpeg(path: str | os.PathLike) -> bool:
-    """True for a JPEG that `load_image` takes though its data are damaged: libjpeg guesses what it cannot read.
+    """True for a damaged JPEG that `load_image` accepts, since libjpeg fills in what it cannot read.
 
-    A stricter decoder is asked, which costs as much as decoding it. It finds most holes of the size of a disk's block,
-    and fewer small ones: what still reads as codes is not noticed.
+    Checked with a stricter decoder, at the cost of decoding the picture again. It finds most damage of the size of a
+    disk block, and less of smaller damage, since bytes that still decode go unnoticed.
     """
     import av
 
@@ -114,13 +114,13 @@ def is_damaged_jpeg(path: str | os.PathLike) -> bool:
         decoder.decode(None)
     except av.error.InvalidDataError:
         return True
-    except av.error.FFmpegError:  # a form of JPEG that it does not know
+    except av.error.FFmpegError:  # a JPEG variant that it does not support
         return False
     return False
 
 
 def _to_rgb(image: Image.Image) -> Image.Image:
-    """A new RGB picture with the same pixels and none of the metadata."""
+    """A new RGB picture with the same pixels and no metadata."""
     if image.mode.startswith(("I", "F")):
         values, see_through = _grey_values(image), image.info.get("transparency")
         grey = _to_8_bit(values, _whites(image))
@@ -139,16 +139,16 @@ def _to_rgb(image: Image.Image) -> Image.Image:
 def _grey_values(image: Image.Image) -> np.ndarray:
     values, tags = np.asarray(image), getattr(image, "tag_v2", {})
     unsigned = tags.get(SAMPLE_FORMAT_TAG, (UNSIGNED,))[0] == UNSIGNED
-    # Pillow reads unsigned numbers of 32 bits as signed ones, so that the brightest would be the darkest.
+    # Pillow reads unsigned 32-bit values as signed, which would turn the brightest values into the darkest.
     return values.view(np.uint32) if tags.get(BITS_TAG) == (32,) and image.mode == "I" and unsigned else values
 
 
 def _whites(image: Image.Image) -> tuple[int, ...]:
-    """What may be white in a deep grey picture, the smallest first.
+    """The possible values of white in a grey picture of more than 8 bits, in ascending order.
 
-    The white of the *type* where it has one, so that pictures of one kind stay comparable: 65535 for I;16 of any byte
-    order and for PGM, which Pillow gives as I; 4095 for a TIFF of 12 bits. Other I and F name no white: float pictures
-    of 0..1, 0..255 and 0..65535 are all customary.
+    If the *type* defines white, only that value, so that pictures of one type stay comparable: 65535 for I;16 of any
+    byte order and for PGM, which Pillow reads as I; 4095 for a 12-bit TIFF. Other I and F pictures define no white:
+    float pictures in 0..1, 0..255 and 0..65535 are all common.
     """
     if image.mode == "F":
         return 1, 255, 65535
@@ -158,10 +158,10 @@ def _whites(image: Image.Image) -> tuple[int, ...]:
 
 
 def _to_8_bit(values: np.ndarray, whites: tuple[int, ...]) -> np.ndarray:
-    """Grey values -> 0..255, 255 being the smallest white that holds the values.
+    """Grey values -> 0..255, where 255 is the smallest white that is not exceeded.
 
-    Values outside all of them (depth maps, negative numbers) are stretched from their least to their greatest. NaN and
-    infinity are black.
+    Values outside every range (depth maps, negative numbers) are stretched from minimum to maximum. NaN and infinity
+    become black.
     """
     values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
     low, high = values.min(), values.max()
@@ -182,15 +182,15 @@ def load_video(
 
     Args:
         fps: wanted frames per second.
-        max_frames, min_frames: limits of the number of frames before padding; a shorter clip gives all it has.
+        max_frames, min_frames: limits of the number of frames before padding; a shorter clip gives all its frames.
 
     Returns:
-        The frames; `Video.fps` is their own rate, after sampling.
+        The frames; `Video.fps` is their rate after sampling.
 
     Raises:
         MediaError: missing, empty, damaged or cut-off file, or one without a video stream.
     """
-    import av  # 0.2 s that text and picture runs need not pay
+    import av  # takes 0.2 s, which text and picture runs save
 
     path = _existing_file(path, "video")
     try:
@@ -207,7 +207,7 @@ def load_video(
         raise MediaError(
             f"video {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
         ) from error
-    # A header may be one or two frames off; a file that was cut lacks far more.
+    # A header may be off by one or two frames; a truncated file lacks far more.
     if not frames or len(frames) < len(wanted) - 1:
         raise MediaError(
             f"video {path} is cut off: {len(frames)} of {len(wanted)} frames can be decoded; replace the file."
@@ -242,12 +242,12 @@ def _decode(container, stream, wanted: set[int]) -> list[Image.Image]:
 def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
     """(frames, frames per second) of a clip, from its packets; nothing is decoded.
 
-    Headers do not tell: in a fragmented MP4 they count the first fragment, in a trimmed one the frames that are not
-    shown too, in a recording of variable rate they name a nominal rate (1000 is common), and Matroska stores no count.
-    `nominal_rate` is for streams without time stamps.
+    Headers are unreliable: in a fragmented MP4 they count only the first fragment, in a trimmed one also hidden frames;
+    for a variable frame rate they state a nominal rate (1000 is common), and Matroska stores no count.
+    `nominal_rate` is used for streams without time stamps.
 
     Raises:
-        MediaError: the packets end long before the header says that the clip does.
+        MediaError: the packets end long before the duration in the header.
     """
     import av
 
@@ -268,7 +268,7 @@ def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
         rate = (len(times) - 1) / span if span > 0 else nominal_rate
         by_header = container.format.name in STATE_LENGTH
         length = (container.duration or 0) / av.time_base if by_header else video.frames / nominal_rate
-        # Sound may be longer than the picture, so all streams count; a last packet may not state how long it lasts.
+        # Sound may be longer than the picture, so all streams count; the last packet may lack a duration.
         if times and end + 1 / rate < (1 - MISSING_SHARE) * length:
             raise MediaError(
                 f"video {path} is cut off: it has {end:g} s of the {length:g} s that its header says; replace the file."
@@ -285,7 +285,7 @@ def _check_shape(kind: str, path: Path, image: Image.Image) -> None:
 
 def _existing_file(path: str | os.PathLike, kind: str) -> Path:
     path = Path(path)
-    # os.path: a name too long for the system is a file that does not exist, for Path an error of another kind.
+    # os.path: a name that is too long counts as a missing file; Path would raise another error.
     if os.path.isdir(path):
         raise MediaError(f"{kind} {path} is a folder, not a file: name the file.")
     if not os.path.isfile(path):

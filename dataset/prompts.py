@@ -1,8 +1,8 @@
-"""A record and its task -> the user turn: template text with the question in it, and where each picture stands.
+"""A record and its task -> the user turn: the template with the question, and the places of the media.
 
-A question may say where its media go: `<image>` and `<video>` are slots, filled in order. Either every medium has its
-slot or none has; without slots all media come before the text. To write the words themselves, put a backslash before
-them: `\\<image>`. Other markers, such as ShareRobot's `<image 0-25>`, are plain text.
+A question may place its media: `<image>` and `<video>` are slots, filled in order. Either every medium has a slot or
+none has; without slots all media come before the text. For the literal words, put a backslash before them:
+`\\<image>`. Other markers, such as ShareRobot's `<image 0-25>`, are plain text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ESCAPED = re.compile(r"\\(<(?:image|video)>)")
 
 
 def render_question(task, question: str) -> str:
-    """The text of the user turn: the task's template with the question in it and the thought tags of this run.
+    """The text of the user turn: the task's template with the question and this run's thought tags.
 
     >>> from types import SimpleNamespace
     >>> task = SimpleNamespace(
@@ -35,11 +35,11 @@ def build_messages(record: dict, task) -> list[dict]:
     """Chat messages with typed parts: the task's system prompt, if it has one, then the user turn.
 
     Parts are {"type": "text", "text": str} and {"type": "image" | "video", "index": int}, the index counting in
-    `record["images"]` and `record["videos"]`. Where an agent acts by the chat template's tool calls, the first message
-    has the tools' schemas under "tools".
+    `record["images"]` and `record["videos"]`. If the task's environment uses the chat template's tool calls, the first
+    message has the tool schemas under "tools".
 
     Raises:
-        UserError: the question has slots, but not one for each medium.
+        UserError: the question has slots, but not exactly one per medium.
     """
     content = [] if _has_slots(record, "image") else _media(record, "image")
     content += [] if _has_slots(record, "video") else _media(record, "video")
@@ -55,10 +55,10 @@ def build_messages(record: dict, task) -> list[dict]:
 
 @functools.cache
 def tool_schemas(make_environment) -> list[dict] | None:
-    """The tools that a chat template lists, as JSON schemas, for environments that act by its tool calls; else None.
+    """JSON schemas of the tools of an environment that uses the chat template's tool calls; None for any other.
 
-    Raises UserError for an environment that cannot be made, and for a tool that cannot be described: it needs type
-    hints and a docstring with an `Args:` section.
+    Raises UserError for an environment that cannot be created, and for a tool without a schema: it needs type hints
+    and a docstring with an `Args:` section.
     """
     try:
         environment = make_environment() if make_environment is not None else None
@@ -74,7 +74,7 @@ def tool_schemas(make_environment) -> list[dict] | None:
     for name, tool in tools_of(environment).items():
         try:
             schemas.append(get_json_schema(tool))
-        except Exception as error:  # its own kinds, none of them a ValueError
+        except Exception as error:  # exception types of its own
             raise UserError(
                 f"the tool {name} of {type(environment).__name__} cannot be described to a model ({error}): give it "
                 "type hints and a docstring with an `Args:` section"
@@ -83,7 +83,7 @@ def tool_schemas(make_environment) -> list[dict] | None:
 
 
 def _has_slots(record: dict, kind: str) -> bool:
-    """True if the question places its media of this kind itself."""
+    """Whether the question has slots for its media of this kind."""
     media, slots = len(record[f"{kind}s"]), SLOT.findall(record["question"]).count(kind)
     if slots not in (0, media):
         raise UserError(
@@ -98,7 +98,7 @@ def _media(record: dict, kind: str) -> list[dict]:
 
 
 def _question_parts(question: str) -> list[dict]:
-    """Texts and media of a question, in order: "<image> or <image>?" -> image 0, " or ", image 1, "?"."""
+    """The texts and media of a question, in order: "<image> or <image>?" -> image 0, " or ", image 1, "?"."""
     parts = []
     used = {"image": 0, "video": 0}
     for number, piece in enumerate(SLOT.split(question)):
@@ -115,7 +115,7 @@ def _text(text: str) -> list[dict]:
 
 
 def _join_texts(parts: list[dict]) -> list[dict]:
-    """Neighbouring texts made one part, as if the turn had been written in one go."""
+    """Merges adjacent texts into one part, so that they are tokenised as one text."""
     joined: list[dict] = []
     for part in parts:
         if part["type"] == "text" and joined and joined[-1]["type"] == "text":
@@ -126,6 +126,6 @@ def _join_texts(parts: list[dict]) -> list[dict]:
 
 
 def _with_tags(template: str, thought_end: str) -> str:
-    """The template with this run's thought tags; the question is never touched."""
+    """The template with this run's thought tags; applied before the question is inserted."""
     opening, closing = thought_tags(thought_end)
     return template.replace("</think>", closing).replace("<think>", opening)

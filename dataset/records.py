@@ -1,4 +1,4 @@
-"""Record files -> checked records: a .json list, .jsonl lines or a .parquet table; faults named by file and record."""
+"""Record files -> checked records: a .json list, .jsonl lines or a .parquet table; errors name file and record."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from dataset.manifest import nearest
 from task.errors import UserError
 
 FIELDS = ("id", "question", "answer", "question_type", "image", "video")
-# Names other projects use, in any case; taken as extra keys they would give a row without its picture.
+# Key names of other projects, matched in any case; as extra keys they would lead to a row without its picture.
 MEDIA_LOOKALIKES = {
     "image": ("images", "image_path", "image_paths", "image_file", "img", "imgs", "picture", "pictures", "photo"),
     "video": ("videos", "video_path", "video_paths", "video_file", "clip"),
@@ -22,13 +22,14 @@ EMPTY = "{path} holds no records: give it at least one, or take it out of the ma
 
 
 def read_records(path: Path, name: str, on_problem) -> list[tuple[str, str, object]]:
-    """(place for messages, id for a record without one, raw record) for each record of a file.
+    """(place for messages, default id, raw record) of each record of a file.
 
-    An empty cell of a .parquet file is a missing key, but for the answer, which may be null.
-    That id is "<name>:<index from 0>"; blank lines of a .jsonl do not count. UTF-8 with or without a byte order mark.
+    An empty cell of a .parquet file is a missing key, except for the answer, which may be null.
+    The default id is "<name>:<index from 0>"; blank lines of a .jsonl are not counted. Files are UTF-8, with or without
+    a byte order mark.
 
     Args:
-        name: what the file is called in ids, its stem.
+        name: name of the file in ids.
         on_problem: called with one sentence for each fault (not UTF-8, not JSON); the record is then left out.
     """
     if path.suffix == ".parquet":
@@ -50,13 +51,13 @@ def read_records(path: Path, name: str, on_problem) -> list[tuple[str, str, obje
 
 def _json_lines(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
     parts = []
-    # Not splitlines(): U+2028 and form feeds may stand inside a JSON string.
+    # Not splitlines(): U+2028 and form feeds may occur inside a JSON string.
     lines = [(f"{path} line {number}", line) for number, line in enumerate(text.split("\n"), 1) if line.strip()]
     for place, line in lines:
         try:
             parts.append((place, _loads(line)))
         except (ValueError, RecursionError) as error:
-            # A line is parsed alone, so the parser's own line number is always 1.
+            # Lines are parsed one by one, so the parser's own line number is always 1.
             reason = str(error).replace("line 1 ", "")
             on_problem(f"{place} is not JSON ({reason}): each line must hold one whole record.")
     if not lines:
@@ -70,7 +71,7 @@ def _table_rows(path: Path, on_problem) -> list[tuple[str, object]]:
     try:
         rows = parquet.read_table(path).to_pylist()
     except (ArrowException, OSError, ValueError) as error:
-        on_problem(f"{path} is no whole parquet file ({' '.join(str(error).split())}): write it again.")
+        on_problem(f"{path} is not a complete parquet file ({' '.join(str(error).split())}): write it again.")
         return []
     if not rows:
         on_problem(EMPTY.format(path=path))
@@ -108,11 +109,11 @@ def _json_list(path: Path, text: str, on_problem) -> list[tuple[str, object]]:
 def parse_record(
     raw, place: str, default_id: str, data_root: Path, modality: str | None = None, on_bad_media: str = "error"
 ) -> dict:
-    """Checks one raw record and gives {"id", "question_type", "question", "answer", "images", "videos", "extra"}.
+    """Checks one raw record and returns {"id", "question_type", "question", "answer", "images", "videos", "extra"}.
 
     Media paths become absolute below `data_root`. With on_bad_media "error" they must exist; with "skip" they may be
-    missing, which shows when they are decoded and the row is skipped. `answer` may be any JSON, null for a task that
-    has no answer, but the key must be there.
+    missing, and the row is skipped when they are decoded. `answer` may be any JSON value (null for a task without an
+    answer), but the key is required.
 
     Raises:
         UserError: one sentence with the place, the id, the value, the rule and the way out.
@@ -160,7 +161,7 @@ def _media_paths(raw: dict, key: str, where: str, data_root: Path, on_bad_media:
         full = os.path.abspath(data_root / path)
         if on_bad_media == "error" and not os.path.isfile(full):
             kind = "is a folder" if os.path.isdir(full) else "does not exist"
-            # Quoted, so that a blank or a line break at its end is seen.
+            # Quoted, so that a space or line break at the end is visible.
             raise UserError(
                 f"{where}: {key} {full!r} {kind}: correct the path, data_root or image_root, or set on_bad_media to "
                 "skip; an address is not fetched."
@@ -181,13 +182,13 @@ def _check_modality(record: dict, modality: str | None, where: str) -> None:
 
 
 def _check_json(raw: dict, where: str) -> None:
-    """Records from memory may hold anything; and JSON lets half a character pass, which no file or terminal takes."""
+    """Records in memory may contain anything, and JSON allows lone surrogates, which cannot be written to files."""
     try:
         json.dumps(raw, allow_nan=False, ensure_ascii=False).encode()
     except UnicodeEncodeError as error:
         raise UserError(f"{where}: the text holds half a surrogate pair: write the whole character.") from error
     except (TypeError, ValueError, RecursionError) as error:
-        raise UserError(f"{where}: the record is no JSON ({error}): use text, finite numbers, lists, null.") from error
+        raise UserError(f"{where}: the record is not JSON ({error}): use text, finite numbers, lists, null.") from error
 
 
 def _loads(text: str):
@@ -197,7 +198,7 @@ def _loads(text: str):
 
 
 def _refuse_constant(name: str):
-    raise ValueError(f"{name} is no JSON number; use null or a finite number")
+    raise ValueError(f"{name} is not a JSON number; use null or a finite number")
 
 
 def _finite_float(text: str) -> float:
@@ -208,12 +209,12 @@ def _finite_float(text: str) -> float:
 
 
 def _without_duplicates(pairs: list[tuple[str, object]]) -> dict:
-    # JSON lets the last one win, so one of two questions would be lost without a word.
+    # JSON parsers keep only the last one, so one of two questions would be lost silently.
     found = dict(pairs)
     if len(found) < len(pairs):
         keys = [key for key, _ in pairs]
         twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"the key {_short(twice)} stands twice in one object")
+        raise ValueError(f"the key {_short(twice)} occurs twice in one object")
     return found
 
 

@@ -1,4 +1,4 @@
-"""From a folder to a model that is what its name says: base weights, an adapter loaded in full, and its processor."""
+"""Loads and checks what a folder names: base weights, a complete adapter, and the processor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokeniz
 
 
 class AdapterError(UserError):
-    """An adapter that cannot be used, in a sentence: others of the same run may be sound."""
+    """An adapter that cannot be used; other checkpoints of the same run may be usable."""
 
 
 def load_policy(
@@ -33,11 +33,11 @@ def load_policy(
 ) -> tuple:
     """(module, model, processor) of a model, with an adapter on top if one is named.
 
-    Without `name_or_path` the base is the one the adapter was trained on. The processor comes from the adapter's folder
-    when that has one, so that pixel limits are those of training; limits given here win.
+    Without `name_or_path` the base is the model that the adapter was trained on. The processor comes from the adapter's
+    folder if that has one, so that the pixel limits are those of training; limits given here take precedence.
 
     Args:
-        trainable: leaves the adapter's weights open for training.
+        trainable: whether the adapter's weights stay trainable.
     """
     origin = ""
     if name_or_path is None:
@@ -61,7 +61,7 @@ def load_policy(
 
 
 def adapter_base(path: str | Path) -> str:
-    """Name or folder of the model an adapter was trained on. UserError if the adapter does not say."""
+    """Name or folder of the model that an adapter was trained on. UserError if the adapter does not name it."""
     base = _adapter_settings(path).get("base_model_name_or_path")
     if not base:
         raise UserError(f"{path}/adapter_config.json names no base model: give it as --model_name_or_path.")
@@ -69,12 +69,12 @@ def adapter_base(path: str | Path) -> str:
 
 
 def load_adapter(model, path: str | Path, trainable: bool = False):
-    """The model with the LoRA adapter of a folder on it, every weight in its place, as a PeftModel.
+    """The model with the LoRA adapter of a folder, as a PeftModel; every weight of the adapter is loaded.
 
-    Raises AdapterError where the folder is no LoRA adapter, where its weights and the model's places for them differ in
-    name or shape (another base, another library version), where the adapter was never trained (lora_B all zero), and
-    where its weights are not numbers.
-    The library itself only warns in these cases, and the base model would be measured instead.
+    Raises AdapterError if the folder is not a LoRA adapter, if its weights do not match the model's LoRA weights in
+    name or shape (another base, another library version), if the adapter was never trained (lora_B all zero), and if
+    its weights are NaN or infinite. The library itself only warns in these cases, and the base model would be evaluated
+    instead.
     """
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
     from peft.utils.save_and_load import load_peft_weights
@@ -89,7 +89,7 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
     beside = _beside_the_adapter(config)
     if trainable and beside:
         raise AdapterError(
-            f"{path} has {beside}, which changes base weights beside LoRA's own: to train on, merge it with "
+            f"{path} has {beside}, which changes base weights in addition to LoRA's own: to train on, merge it with "
             "scripts/merge_adapter.py and give the result as the model."
         )
     try:
@@ -113,10 +113,10 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
 
 
 def trainable_report(model, module: VLMModule) -> dict[str, tuple[int, int]]:
-    """Tower -> (trainable, all) parameters. An adapter counts to the tower it sits on."""
+    """Tower -> (trainable, all) parameters. An adapter counts towards the tower that it modifies."""
     report = {tower: (0, 0) for tower in TOWERS}
     for name, parameter in model.named_parameters():
-        size = getattr(parameter, "ds_numel", parameter.numel())  # ZeRO-3 leaves empty shells
+        size = getattr(parameter, "ds_numel", parameter.numel())  # with ZeRO-3 the parameters are empty
         tower = module.tower_of(name)
         trainable, total = report[tower]
         report[tower] = (trainable + size * parameter.requires_grad, total + size)
@@ -142,13 +142,13 @@ def _adapter_settings(path: str | Path) -> dict:
 
 
 def _beside_the_adapter(config) -> str | None:
-    """A setting by which the adapter is more than low-rank matrices; a frozen reference would then share the rest."""
+    """A setting that makes the adapter more than low-rank matrices; a frozen reference would share the rest of it."""
     init = config.init_lora_weights
     plain = not isinstance(init, str) or init in ("gaussian", "eva", "orthogonal")
     faults = {
         "bias": config.bias != "none",
         "trainable_token_indices": bool(config.trainable_token_indices),
-        "init_lora_weights": not plain,  # pissa, olora and their like take a part out of the base at the start
+        "init_lora_weights": not plain,  # pissa, olora and others subtract a part from the base at the start
     }
     return next((f"{name}={getattr(config, name)}" for name, fault in faults.items() if fault), None)
 

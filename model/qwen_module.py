@@ -1,4 +1,4 @@
-"""Qwen2.5-VL: pictures of any size (multiples of 28 pixels), rotary positions on three axes, answers in pixels."""
+"""Qwen2.5-VL: pictures of any size (in multiples of 28 pixels), rotary positions on three axes, answers in pixels."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.va
 MEDIA_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
 LANGUAGE_LINEARS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 VISION_LINEARS = r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.[02])"
-# What qwen-vl-utils samples videos at, so what a video without a stated rate was most likely sampled at.
+# The rate at which qwen-vl-utils samples videos; assumed for videos without a stated rate.
 DEFAULT_VIDEO_FPS = 2.0
 
 
 class Qwen2_5VLModule(VLMModule):
-    """Qwen2.5-VL of any size. Its answers speak pixels of the processed picture."""
+    """Qwen2.5-VL of any size. Its answers are in pixels of the processed picture."""
 
     auto_class = AutoModelForImageTextToText
     vision_modules = r"(.*\.)?visual\..*"
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
-        """Loads the processor; the limits count pixels of one picture or one video frame after resizing."""
+        """Loads the processor; the limits are in pixels of one picture or video frame after resizing."""
         try:
             processor = AutoProcessor.from_pretrained(
                 name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
@@ -127,7 +127,7 @@ class Qwen2_5VLModule(VLMModule):
                 )
 
     def _positions(self, ids: list[int], media: dict) -> torch.Tensor:
-        """(3, P) rotary positions from transformers' own rule, which needs the config but no weights."""
+        """(3, P) rotary positions by transformers' own function, which needs the config but no weights."""
         input_ids = torch.tensor([ids])
         kinds = (input_ids == self.config.image_token_id).int() + 2 * (input_ids == self.config.video_token_id).int()
         rule = SimpleNamespace(config=self.config)
@@ -149,12 +149,12 @@ class Qwen2_5VLModule(VLMModule):
 
 
 def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
-    """Sets the pixel limits of a picture or video processor in the form that it also saves."""
+    """Sets the pixel limits of a picture or video processor, in the form that is saved with it."""
     smallest = part.size["shortest_edge"] if min_pixels is None else min_pixels
     largest = part.size["longest_edge"] if max_pixels is None else max_pixels
     cell = (part.patch_size * part.merge_size) ** 2
     if min_pixels is None:
-        smallest = min(smallest, largest)  # a budget below the checkpoint's own minimum lowers the minimum too
+        smallest = min(smallest, largest)  # a maximum below the checkpoint's minimum lowers the minimum too
     if not 0 < smallest <= largest or largest < cell:
         raise UserError(
             f"min_pixels={smallest} and max_pixels={largest}: need 0 < min_pixels <= max_pixels, and max_pixels of at "
@@ -164,7 +164,7 @@ def _limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
 
 
 def _in_order(messages: list[dict], kind: str, media: Sequence) -> list:
-    """The media in the order in which the turns name them; UserError unless each is named exactly once."""
+    """The media in the order in which the turns refer to them; UserError unless each is referred to exactly once."""
     parts = [part for message in messages if not isinstance(message["content"], str) for part in message["content"]]
     named = [part.get("index", 0) for part in parts if part["type"] == kind]
     if sorted(named) != list(range(len(media))):
@@ -175,7 +175,7 @@ def _in_order(messages: list[dict], kind: str, media: Sequence) -> list:
 
 
 def _sampling(video) -> dict:
-    """What the processor wants to know of frames that are already sampled; their rate sets the time axis."""
+    """Video metadata for frames that are already sampled; their rate determines the time axis."""
     rate = getattr(video, "fps", DEFAULT_VIDEO_FPS)
     return {"total_num_frames": len(video), "fps": rate, "frames_indices": list(range(len(video)))}
 

@@ -1,4 +1,4 @@
-"""Which module serves which model: one table, and the rule for text models."""
+"""Which module is used for which model: a table, and the rule for text models."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ MODULES = {
 def module_for(
     config_or_path: PretrainedConfig | str | Path, revision: str | None = None, trust_remote_code: bool = False
 ) -> VLMModule:
-    """A fresh module for a model's config, folder or hub name.
+    """A new module for a model's config, folder or hub name.
 
-    Model types outside the table are served as text if transformers has a decoder-only language model for them.
+    Model types outside the table use TextModule if transformers has a decoder-only language model for them.
     Raises UserError for other families, adapter folders and places without a readable config.
     """
     config = config_or_path

@@ -1,4 +1,4 @@
-"""Decoder-only text models of transformers: Qwen2, Qwen2.5, Qwen3, Llama, SmolLM2 and their like."""
+"""Decoder-only text models of transformers: Qwen2, Qwen2.5, Qwen3, Llama, SmolLM2 and similar ones."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
 from task.errors import UserError
 
-# A tokenizer may list them and a template write them; they end no turn, and questions ask for them.
+# May be listed by tokenizers and written by templates, but do not delimit turns; questions may contain them.
 BLOCK_TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 
 
@@ -20,7 +20,7 @@ class TextModule(VLMModule):
     auto_class = AutoModelForCausalLM
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
-        """Loads the tokenizer; pixel limits have nothing to limit. UserError if it has no chat template."""
+        """Loads the tokenizer; pixel limits are ignored. UserError if it has no chat template."""
         try:
             tokenizer = AutoTokenizer.from_pretrained(
                 name, trust_remote_code=trust_remote_code, **({} if revision is None else {"revision": revision})
@@ -29,7 +29,7 @@ class TextModule(VLMModule):
             raise UserError(unloadable(name, "tokenizer", error)) from error
         if not tokenizer.chat_template:
             raise UserError(
-                f"{name} has no chat template, so a prompt has no defined form: take the instruction-tuned model, or "
+                f"{name} has no chat template, so the prompt format is undefined: use the instruction-tuned model, or "
                 f"put a chat_template.jinja into a local copy of the model's folder."
             )
         tokenizer.padding_side = "left"
@@ -41,7 +41,7 @@ class TextModule(VLMModule):
         return tokenizer
 
     def lora_target_modules(self, model, vision=False):
-        """The linear layers inside the numbered blocks, read from the model since families name them differently."""
+        """The linear layers inside the numbered blocks, read from the model since names differ between families."""
         linears = [name for name, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
         suffixes = sorted({match[1] for name in linears if (match := re.search(r"\.layers\.\d+\.(.+)$", name))})
         if not suffixes:
@@ -63,7 +63,7 @@ class TextModule(VLMModule):
                     f"the {message['role']} turn has a part of type {other}, but {self.config.model_type} is a text "
                     f"model: train a vision-language model, or leave rows with media out."
                 )
-            # Most text templates want a string.
+            # Most text templates expect a string.
             turns.append({"role": message["role"], "content": "".join(part["text"] for part in message["content"])})
         return self._rendered(turns, tools_in(messages))
 
@@ -74,12 +74,12 @@ class TextModule(VLMModule):
                 f"train a vision-language model, or leave rows with media out."
             )
         refuse_in_text(messages, self._borders(), "the border of a turn")
-        # The template writes the special tokens itself, a second BOS would be wrong.
+        # The template writes the special tokens itself; a second BOS would be wrong.
         ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
 
     def _borders(self) -> list[str]:
-        """The tokens that start or end a turn: those of most models, the tokenizer's, and those its template writes."""
+        """The tokens that delimit turns: the common ones, the tokenizer's own, and those in its template."""
         added = [token for token in self.processor.added_tokens_decoder.values() if token.special]
         written = [token.content for token in added if token.content in str(self.processor.chat_template)]
         written = [token for token in written if token not in BLOCK_TAGS]
@@ -96,4 +96,4 @@ class TextModule(VLMModule):
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
 
     def check_media(self, ids, media, what):
-        """Text has no placeholders, so nothing can be out of step."""
+        """Nothing to check: text has no placeholders."""

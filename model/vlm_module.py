@@ -1,7 +1,7 @@
-"""What the rest of the project asks of a model family: load, encode, position, freeze, name its parts.
+"""The interface of a model family: loading, encoding, positions, freezing, and the names of its parts.
 
-Media are handled here and nowhere else: a row is encoded once (`encode`), and the same `EncodedPrompt` feeds the
-rollout, the old, the reference and the policy pass, so that no pass can run without its picture or other positions.
+Media are handled here and nowhere else: a row is encoded once (`encode`), and the same `EncodedPrompt` is used in the
+rollout and in the old, reference and policy passes, so no pass can lack its picture or use other positions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from task.errors import UserError
 # P prompt tokens
 DTYPES = ("auto", "bfloat16", "float16", "float32")
 TOWERS = ("language", "merger", "vision")
-# Both end an answer in every model that has them, also where the checkpoint's config names only one of the two.
+# Both end an answer in every model that has them, even if the checkpoint's config names only one of the two.
 END_TOKENS = ("<|im_end|>", "<|endoftext|>")
 TURN_TOKENS = ("<|im_start|>", *END_TOKENS)
 PARTS = 'give a text, or a list of {"type": "text", "text": ...} and {"type": "image" or "video", "index": number}.'
@@ -29,14 +29,14 @@ class EncodedPrompt:
     """One prompt, ready for the model.
 
     Args:
-        ids: P token ids, placeholders of media expanded, never truncated; ends with the assistant's turn header.
-        media: what the model takes beside the ids, on the CPU: pixel_values (patches, values of a patch) and
-            image_grid_thw (pictures, 3), pixel_values_videos and video_grid_thw, second_per_grid_ts; empty for text.
+        ids: P token ids with expanded media placeholders, never truncated; they end with the assistant's turn header.
+        media: further model inputs, on the CPU: pixel_values (patches, values per patch) and image_grid_thw
+            (pictures, 3), pixel_values_videos and video_grid_thw, second_per_grid_ts; empty for text.
         position_ids: (3, P) for models with multimodal rotary positions (time, height, width), else (P,).
-        next_position: position of the first completion token on every axis; token d sits at next_position + d.
-        image_sizes: (width, height) in pixels as handed in: pictures first, then videos (of a frame).
-        processed_sizes: the same, as the model sees them (from the grid).
-        media_key: equal for two prompts exactly if their media are; "" for text.
+        next_position: position of the first completion token on every axis; token d is at next_position + d.
+        image_sizes: (width, height) of the originals in pixels: pictures first, then videos (one frame).
+        processed_sizes: the same after resizing, as the model sees them (from the grid).
+        media_key: equal for two prompts if and only if their media are equal; "" for text.
     """
 
     ids: list[int]
@@ -49,7 +49,7 @@ class EncodedPrompt:
 
 
 class VLMModule(ABC):
-    """One family of models. An instance belongs to one checkpoint: it remembers its config and its processor."""
+    """A family of models. An instance belongs to one checkpoint and keeps its config and processor."""
 
     auto_class: type  # the transformers Auto class that loads the family
     vision_modules: str | None = None  # regular expression over the module paths of vision tower and merger, if any
@@ -68,11 +68,11 @@ class VLMModule(ABC):
         revision: str | None = None,
         trust_remote_code: bool = False,
     ):
-        """Loads the weights of `name` (folder or hub name) on the CPU, or on this process's GPU when quantised.
+        """Loads the weights of `name` (folder or hub name) on the CPU or, if quantised, on this process's GPU.
 
         Args:
-            dtype: one of `DTYPES`; `auto` is the checkpoint's own. There is no default: float32 is never silent.
-            attn_implementation: None leaves the choice to transformers; a dict chooses by sub-model.
+            dtype: one of `DTYPES`; `auto` is the checkpoint's own. There is no default, so float32 is always explicit.
+            attn_implementation: None leaves the choice to transformers; a dict sets it per sub-model.
 
         Raises UserError for an unknown dtype, a folder that is an adapter, and a checkpoint that lacks weights.
         """
@@ -94,7 +94,7 @@ class VLMModule(ABC):
         if missing and quantization_config is None:
             raise UserError(
                 f"{name}: {len(missing)} weights of {type(model).__name__} are not in the checkpoint (first: "
-                f"{missing[0]}), they would be random: give a complete checkpoint of this architecture."
+                f"{missing[0]}), so they would be random: give a complete checkpoint of this architecture."
             )
         self._stated_eos |= _as_set(getattr(model.generation_config, "eos_token_id", None))
         return model
@@ -108,10 +108,10 @@ class VLMModule(ABC):
         revision: str | None = None,
         trust_remote_code: bool = False,
     ):
-        """Loads and remembers the processor (or tokenizer), left-padding; a limit of None keeps the checkpoint's."""
+        """Loads and keeps the processor (or tokenizer), with left padding; a limit of None keeps the checkpoint's."""
 
     def _check_special_ids(self, name: str, tokenizer) -> None:
-        """UserError where the tokenizer's padding or end is a token that the model does not have."""
+        """UserError if the tokenizer's padding or end token is outside the model's vocabulary."""
         size = self.config.get_text_config().vocab_size
         for what in ("pad_token", "eos_token"):
             token = getattr(tokenizer, f"{what}_id")
@@ -123,15 +123,18 @@ class VLMModule(ABC):
 
     @abstractmethod
     def lora_target_modules(self, model, vision: bool = False) -> str:
-        """A regular expression over full module paths for peft: the linear layers of the language model's blocks, never
-        the LM head; with `vision` also those of the vision tower and the merger."""
+        """A regular expression over full module paths for peft.
+
+        It matches the linear layers of the language model's blocks, never the LM head; with `vision` also those of the
+        vision tower and the merger.
+        """
 
     @abstractmethod
     def render(self, messages: list[dict]) -> str:
-        """The prompt as the chat template writes it, up to the assistant's turn header, placeholders unexpanded."""
+        """The prompt as text by the chat template, up to the assistant's turn header, with unexpanded placeholders."""
 
     def _rendered(self, turns: list[dict], tools: list[dict] | None) -> str:
-        """What the chat template makes of turns. UserError where it refuses them, or leaves some of their text out."""
+        """The turns as text by the chat template. UserError if it rejects them or drops some of their text."""
         options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
         try:
             rendered = self.processor.apply_chat_template(turns, **options)
@@ -151,7 +154,7 @@ class VLMModule(ABC):
         return rendered
 
     def _check_header(self, name: str) -> None:
-        """UserError where the prompt itself opens the thought."""
+        """UserError if the chat template itself opens the thought."""
         if self.render([{"role": "user", "content": "?"}]).rstrip().endswith("<think>"):
             raise UserError(
                 f"{name}: its chat template ends a prompt with <think>, so that no completion could hold the opening "
@@ -165,21 +168,22 @@ class VLMModule(ABC):
 
         Args:
             messages: turns as in a dataset row; content may be a string or typed parts, with the same result.
-            images: decoded RGB pictures (PIL), which parts name by index.
-            videos: decoded videos, frames as the processor takes them; an attribute `fps` is their rate after sampling.
+            images: decoded RGB pictures (PIL), which parts refer to by index.
+            videos: decoded videos in a form that the processor accepts; an attribute `fps` is the rate after sampling.
 
-        Raises UserError where messages and media do not fit each other.
+        Raises UserError if messages and media do not match.
         """
 
     @abstractmethod
     def encode_observation(self, parts: Sequence[dict]) -> EncodedPrompt:
-        """Encodes what stands between two sampled stretches of a completion, to be joined to their ids as it is.
+        """Encodes an observation: tokens that are inserted unchanged between two sampled parts of a completion.
 
         Args:
-            parts: {"type": "text", "text": ...}, foreign text, in which a special token is plain letters;
-                {"type": "template", "text": ...}, our own, in which it is a token; {"type": "image", "image": PIL}.
+            parts: {"type": "text", "text": ...}, foreign text in which special tokens are encoded as plain characters;
+                {"type": "template", "text": ...}, our own text in which they are tokens;
+                {"type": "image", "image": PIL}.
 
-        Returns ids, media, and positions that start at 0; `next_position` is how far it moves what follows.
+        Returns ids, media, and positions that start at 0; `next_position` is the shift of everything after it.
         """
 
     def _part_ids(self, part: dict) -> list[int]:
@@ -188,7 +192,7 @@ class VLMModule(ABC):
 
     @abstractmethod
     def tower_of(self, parameter_name: str) -> str:
-        """Which of `TOWERS` a parameter belongs to, whatever wrappers prefix its name."""
+        """Which of `TOWERS` a parameter belongs to, regardless of prefixes that wrappers add to its name."""
 
     @property
     def tokenizer(self):
@@ -196,15 +200,15 @@ class VLMModule(ABC):
         return getattr(self.processor, "tokenizer", self.processor)
 
     def freeze(self, model, freeze_vision: bool) -> None:
-        """With `freeze_vision`, nothing of vision tower and merger is trained, adapters on them included."""
+        """With `freeze_vision`, freezes the vision tower and the merger, including adapters on them."""
         for name, parameter in model.named_parameters():
             if freeze_vision and self.tower_of(name) != "language":
                 parameter.requires_grad_(False)
 
     def eos_token_ids(self, processor, stated: Iterable[int] = ()) -> list[int]:
-        """Ids that end an answer: the tokenizer's, the checkpoint's, the family's, and those `stated`.
+        """Ids that end an answer: the tokenizer's, the checkpoint's, the family's, and those in `stated`.
 
-        What the model has no token for (-1, or an id of a larger vocabulary) ends nothing and is left out.
+        Ids outside the model's vocabulary (such as -1) are left out.
         """
         tokenizer = getattr(processor, "tokenizer", processor)
         vocabulary = tokenizer.get_added_vocab()
@@ -213,9 +217,9 @@ class VLMModule(ABC):
         return sorted(token for token in found if 0 <= token < self.config.get_text_config().vocab_size)
 
     def forbidden_token_ids(self, processor) -> list[int]:
-        """Ids a policy must never sample: padding, ids the tokenizer has no text for, and the family's media tokens.
+        """Ids that a policy must never sample: padding, ids unknown to the tokenizer, and the family's media tokens.
 
-        An end-of-answer id is never among them, also where it serves as padding.
+        Ids that end an answer are never among them, even if one is also the padding token.
         """
         tokenizer = getattr(processor, "tokenizer", processor)
         untold = set(range(len(tokenizer), self.config.get_text_config().vocab_size))
@@ -226,13 +230,13 @@ class VLMModule(ABC):
         return set()
 
     def completion_texts(self, rows: Iterable[Sequence[int]], eos_ids: Iterable[int]) -> list[str]:
-        """The texts of completions as rewards read them: without the end, padding and turn tokens at their tail.
+        """The texts of completions as rewards read them: without end, padding and turn tokens at the end.
 
-        Special tokens elsewhere stay: a tokenizer may list `<answer>` as one.
+        Special tokens elsewhere are kept, since a tokenizer may list `<answer>` as one.
 
         Args:
             rows: token ids of each completion.
-            eos_ids: ids that end a completion, beside the padding and turn tokens of the tokenizer.
+            eos_ids: ids that end a completion, in addition to the tokenizer's padding and turn tokens.
         """
         vocabulary = self.tokenizer.get_added_vocab()
         turns = {vocabulary[token] for token in TURN_TOKENS if token in vocabulary}
@@ -249,21 +253,21 @@ class VLMModule(ABC):
     def check_media(self, ids: Sequence[int], media: dict[str, torch.Tensor], what: str) -> None:
         """Raises UserError, naming `what`, unless `ids` hold one placeholder for each feature of `media`.
 
-        For a prompt, or a prompt and its completion: a sampled placeholder would otherwise surface as a library error
-        without a row.
+        `ids` may be a prompt or a prompt with its completion: without this check a sampled placeholder would cause a
+        library error that names no row.
         """
 
     def batch_media(self, prompts: Sequence[EncodedPrompt]) -> dict[str, torch.Tensor]:
-        """Media of several prompts as model arguments, concatenated in order; {} when no prompt has any."""
+        """Media of several prompts as model arguments, concatenated in order; {} if no prompt has any."""
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.media)
         return {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
 
 
 def typed_parts(messages: list[dict]) -> list[dict]:
-    """The same turns with every content as a list of typed parts, and only the keys a chat template should see.
+    """The same turns with every content as a list of typed parts, and only the keys that a chat template needs.
 
-    A part must not carry a key it does not need: Qwen2.5-VL's template takes `{"type": "text", "image": None}` for a
-    picture and drops the text.
+    Parts must not have superfluous keys: Qwen2.5-VL's template takes `{"type": "text", "image": None}` for a picture
+    and drops the text.
 
     >>> typed_parts([{"role": "user", "content": "Hi"}])
     [{'role': 'user', 'content': [{'type': 'text', 'text': 'Hi'}]}]
@@ -279,12 +283,12 @@ def typed_parts(messages: list[dict]) -> list[dict]:
 
 
 def tools_in(messages: list[dict]) -> list[dict] | None:
-    """The tools' schemas that the first message carries for the chat template (dataset/prompts.py), or None."""
+    """The tool schemas in the first message, for the chat template (see dataset/prompts.py), or None."""
     return messages[0].get("tools")
 
 
 def refuse_in_text(messages: list[dict], tokens: Sequence[str], taken_for: str) -> None:
-    """UserError if a text part spells a control token, which the tokenizer would make the real one."""
+    """UserError if a text part contains the spelling of a control token, which would be tokenised as the real one."""
     for message in typed_parts(messages):
         for part in message["content"]:
             found = next((token for token in tokens if token in part.get("text", "")), None)
@@ -305,11 +309,11 @@ def _bare(part: dict) -> dict:
 
 
 def unloadable(name: str, what: str, error: Exception) -> str:
-    """The sentence for what a library could not load; they raise nearly every type for a folder that is not whole."""
+    """The error message for something that a library could not load; incomplete folders raise nearly every type."""
     reason = next((line for line in str(error).splitlines() if line.strip()), "no reason given").rstrip(".")
     return (
         f"{name}: the {what} cannot be loaded ({type(error).__name__}: {reason}): give a complete checkpoint, and "
-        "settings that this machine has the packages for."
+        "settings whose packages are installed here."
     )
 
 

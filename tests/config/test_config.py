@@ -245,7 +245,7 @@ class TestParser:
             (None, ("--answer-nmu=3",), "unknown argument --answer-nmu: did you mean answer_num?"),
             (None, ("--think", "3"), "unknown argument --think"),
             (None, ("7",), "unknown argument 7"),
-            ("think_num: 3\nthink_num: 4\n", (), "key 'think_num' stands twice"),
+            ("think_num: 3\nthink_num: 4\n", (), "key 'think_num' occurs twice"),
             ("think_num: many\n", (), "argument --think_num/--think-num: invalid int value: 'many'"),
             ("method: ppo\n", (), "argument --method: invalid choice: 'ppo'"),
             (None, ("--on_bad_media", "ignore"), "invalid choice: 'ignore'"),

@@ -266,7 +266,7 @@ def test_several_manifests_mix_and_paths_start_at_the_manifest(tmp_path, monkeyp
         ),
         ("datasets:\n- json_path: data.jsonl\n  data_root: nowhere", "nowhere is not a folder"),
         ("datasets:\n- json_path: data.jsonl\n  sampling_strategy: 3", "must be text, not 3"),
-        ("datasets:\n- json_path: data.jsonl\ndatasets:\n- json_path: data.jsonl", "'datasets' stands twice"),
+        ("datasets:\n- json_path: data.jsonl\ndatasets:\n- json_path: data.jsonl", "'datasets' occurs twice"),
         ("datasets: [", "is not valid YAML"),
     ],
 )

@@ -99,7 +99,7 @@ def test_a_table_that_is_cut_off_empty_or_holds_pictures_is_a_sentence(tmp_path)
     path = write(tmp_path / "records.parquet", [RECORD, RECORD])
     whole = path.read_bytes()
     path.write_bytes(whole[:-20])
-    with pytest.raises(UserError, match="no whole parquet file"):
+    with pytest.raises(UserError, match="not a complete parquet file"):
         load_records(path)
     write(path, [RECORD | {"image": {"bytes": b"png", "path": None}}])
     with pytest.raises(UserError, match=r"row 0 holds a picture itself: convert the table with .*--format table"):

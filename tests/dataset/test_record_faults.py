@@ -18,8 +18,8 @@ def tasks():
     ("line", "fault"),
     {
         "a number that overflows": (RECORD % "[[1e999, 1], [2, 3]]", "1e999 is too large for a number"),
-        "two questions": ('{"question": "a", ' + RECORD[1:] % "null", "the key 'question' stands twice in one object"),
-        "two keys further in": (RECORD % '{"x": 1, "x": 2}', "the key 'x' stands twice"),
+        "two questions": ('{"question": "a", ' + RECORD[1:] % "null", "the key 'question' occurs twice in one object"),
+        "two keys further in": (RECORD % '{"x": 1, "x": 2}', "the key 'x' occurs twice"),
     }.values(),
 )
 def test_json_that_would_be_misread_is_refused(tmp_path, tasks, line, fault):
@@ -50,9 +50,9 @@ def test_odd_file_names(tmp_path, tasks):
         ({"answer": "a\ud800"}, "the text holds half a surrogate pair"),
         ({"image": "\ud800.png"}, "the text holds half a surrogate pair"),
         ({"caption": ["x", {"y": "\udfff"}]}, "the text holds half a surrogate pair"),
-        ({"answer": float("nan")}, "the record is no JSON .*use text, finite numbers"),
-        ({"answer": {1, 2}}, "the record is no JSON .*set"),
-        ({"answer": {(1, 2): 3}}, "the record is no JSON .*keys"),
+        ({"answer": float("nan")}, "the record is not JSON .*use text, finite numbers"),
+        ({"answer": {1, 2}}, "the record is not JSON .*set"),
+        ({"answer": {(1, 2): 3}}, "the record is not JSON .*keys"),
         ({"image": "gone.png\n"}, r"image '/.*/gone\.png\\n' does not exist"),
         ({"image": "https://example.org/a.png"}, "does not exist.*an address is not fetched"),
         ({"Image": "a.png"}, "the key 'Image' would be ignored: name it 'image'"),

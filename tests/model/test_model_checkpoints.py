@@ -67,7 +67,7 @@ def test_an_adapter_that_changes_more_than_low_rank_is_not_trained_on(tiny_vlm, 
     file, (name, value) = trained[0] / "adapter_config.json", *setting.items()
     file.write_text(json.dumps(json.loads(file.read_text()) | setting))
     with pytest.raises(
-        AdapterError, match=re.escape(f"has {name}={value}, which changes base weights beside LoRA's own")
+        AdapterError, match=re.escape(f"has {name}={value}, which changes base weights in addition to LoRA's own")
     ):
         load_adapter(copy.deepcopy(tiny_vlm[1]), trained[0], trainable=True)
 

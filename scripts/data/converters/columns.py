@@ -68,7 +68,7 @@ def _opened(file: Path, parquet):
     try:
         return parquet.ParquetFile(file)
     except (ValueError, OSError) as error:
-        raise UserError(f"{file} is no whole parquet file ({error}): replace it.") from error
+        raise UserError(f"{file} is not a complete parquet file ({error}): replace it.") from error
 
 
 def table_rows(source: Path):

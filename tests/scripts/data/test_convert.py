@@ -355,4 +355,4 @@ def test_a_table_without_an_answer_or_that_is_not_whole(run, folder):
     assert len(rows) == 1 and "row 0: there is no answer in the column 'a'" in report["refusals"][0]
     (folder / "out" / "records.jsonl").unlink()
     path.write_bytes(path.read_bytes()[:40])
-    assert "t.parquet is no whole parquet file" in run("table", None, *flags, source=path, status=2)
+    assert "t.parquet is not a complete parquet file" in run("table", None, *flags, source=path, status=2)
