@@ -62,7 +62,7 @@ def test_a_question_with_a_picture_token_is_named(train):
 
 
 def test_an_answer_of_another_form_stops_before_the_first_step(train):
-    status, _, errors = train([record(0, answer="[[1, 2], [3, 4]]")])
+    status, _, errors = train([record(0, answer="left of the cup")])
     assert status == 2
     assert "train.py: record 'r0': the rewards of" in last_line(errors)
 
