@@ -1,12 +1,12 @@
-"""Makes one HTML file of runs and evaluations: curves, metrics, predictions over their pictures, rollout trees.
+"""Writes runs and evaluations into one HTML file: curves, metrics, predictions on their pictures, rollout trees.
 
     python scripts/report.py runs/demo                        # writes runs/demo/report.html
     python scripts/report.py runs/a runs/b --output both.html
 
-A folder may be the output_dir of a training run (log.jsonl, trees.jsonl, trainer_state.json), that of an evaluation
-(predictions.jsonl, metrics.json), or hold several of either, as the quickstart's does. The file needs nothing else:
-charts, thumbnails and data are inside, and it connects to nothing. A run that is still training can be shown too;
-scripts/watch.py does that and keeps the page up to date. Exit status 2 for a user's mistake, with one sentence.
+A folder may be the output_dir of a training run (log.jsonl, trees.jsonl, trainer_state.json) or of an evaluation
+(predictions.jsonl, metrics.json), or contain several of either, as the quickstart's does. The file is self-contained:
+charts, thumbnails and data are inside, and it makes no connections. A run that is still training can be shown too;
+scripts/watch.py keeps such a page up to date. Exit status 2 for a user's mistake, with one sentence.
 """
 
 import argparse

@@ -1,9 +1,9 @@
 """Shows training runs in the browser while they train: `python scripts/watch.py RUN [RUN ...] [--port 8765]`.
 
 Serves the page of scripts/report.py on this machine only (127.0.0.1) and keeps it up to date: step and time left,
-curves, rollout trees (where the run has `--log_trees every:N`), and evaluations inside the folder. Nothing is written,
-and the training does not notice. From another machine: ssh -L 8765:localhost:8765 HOST. Ctrl-C ends it. Exit status 2
-for a user's mistake, with one sentence.
+curves, rollout trees (if the run has `--log_trees every:N`), and evaluations inside the folder. It writes nothing and
+does not affect the training. From another machine: ssh -L 8765:localhost:8765 HOST. Ctrl-C ends it. Exit status 2 for a
+user's mistake, with one sentence.
 """
 
 import argparse
@@ -39,7 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     except OSError as error:
         print(f"watch.py: port {args.port} cannot be used ({error.strerror}): name another by --port.", file=sys.stderr)
         return 2
-    os.nice(10)  # a training on the same cores comes first
+    os.nice(10)  # a training run on the same cores has priority
     print(f"http://127.0.0.1:{server.server_port}/  (Ctrl-C ends it)", flush=True)
     try:
         server.serve_forever()

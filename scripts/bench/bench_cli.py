@@ -9,7 +9,7 @@ import torch
 from bench_model import PRESETS
 
 
-def parser_of(doc: str, rounds: int) -> argparse.ArgumentParser:
+def benchmark_parser(doc: str, rounds: int) -> argparse.ArgumentParser:
     """--preset, --rounds, --json and one flag a size."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="gpu: random weights of the 3B model")

@@ -42,7 +42,7 @@ def write_pictures(folder: Path, grid: int, count: int) -> list[str]:
     return paths
 
 
-def question_of(module, image: str, tokens: int) -> str:
+def question_of_length(module, image: str, tokens: int) -> str:
     """A question with which the whole prompt, chat template included, has `tokens` tokens beside the picture's."""
     picture = Image.open(image)
     question = "what"

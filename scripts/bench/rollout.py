@@ -20,9 +20,9 @@ from _root import use_checkout
 ROOT = use_checkout()
 
 import torch
-from bench_cli import parser_of, run
+from bench_cli import benchmark_parser, run
 from bench_model import Clock, build_model, build_processor, write_to_the_limit
-from cases import FixedLengths, messages_of, question_of, write_pictures
+from cases import FixedLengths, messages_of, question_of_length, write_pictures
 from PIL import Image
 from stock import SAMPLING, stock_trainer
 
@@ -83,7 +83,7 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     module = Qwen2_5VLModule(model.config)
     module.processor = processor
     image = write_pictures(folder, sizes["grid"], 1)[0]
-    question = question_of(module, image, sizes["text_tokens"] + 2)
+    question = question_of_length(module, image, sizes["text_tokens"] + 2)
     K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
     rows = [{"question": question, "image": image}] * 2
     ours = Ours(model, processor, question, image)
@@ -134,4 +134,4 @@ def metrics(clock: Clock, sizes: dict, tree, fed: dict, row_tokens: int, prompt_
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        run(parser_of(__doc__, rounds=3), lambda *given: measure(*given, Path(folder)))
+        run(benchmark_parser(__doc__, rounds=3), lambda *given: measure(*given, Path(folder)))

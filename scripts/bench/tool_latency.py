@@ -19,7 +19,7 @@ from _root import use_checkout
 ROOT = use_checkout()
 
 import torch
-from bench_cli import parser_of, run
+from bench_cli import benchmark_parser, run
 from bench_model import build_model, build_processor, write_to_the_limit
 
 from model.qwen_module import Qwen2_5VLModule
@@ -78,7 +78,7 @@ def measure(preset: dict, sizes: dict, args) -> dict:
 
 
 if __name__ == "__main__":
-    parser = parser_of(__doc__, rounds=1)
+    parser = benchmark_parser(__doc__, rounds=1)
     parser.add_argument("--latency", type=float, default=0.5, help="seconds a call takes")
     parser.add_argument("--turns", type=int, default=4, help="steps of a chain")
     run(parser, measure)

@@ -23,7 +23,7 @@ from _root import use_checkout
 ROOT = use_checkout()
 
 import torch
-from bench_cli import parser_of, run
+from bench_cli import benchmark_parser, run
 from bench_model import FIRST_FREE_ID, Clock, build_model, build_processor
 from grouped_peer import INSTALLED, grouped_step
 from trl.trainer.utils import add_fused_lm_head
@@ -203,6 +203,6 @@ def measure(preset: dict, sizes: dict, args) -> dict:
 
 
 if __name__ == "__main__":
-    parser = parser_of(__doc__, rounds=1)
+    parser = benchmark_parser(__doc__, rounds=1)
     parser.add_argument("--grow", type=int, nargs="+", metavar="K", help="packed only, with K = M = each of these")
     run(parser, measure)

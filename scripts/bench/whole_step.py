@@ -20,9 +20,9 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
-from bench_cli import parser_of, run
+from bench_cli import benchmark_parser, run
 from bench_model import Clock, build_model, build_processor, write_to_the_limit
-from cases import FixedLengths, messages_of, question_of, write_pictures
+from cases import FixedLengths, messages_of, question_of_length, write_pictures
 from datasets import Dataset
 from stock import ONE_STEP, stock_trainer, sum_reward
 
@@ -72,7 +72,7 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     module = Qwen2_5VLModule(models[0].config)
     module.processor = processor
     images = write_pictures(folder, sizes["grid"], PROMPTS)
-    question = question_of(module, images[0], sizes["text_tokens"] + 2)
+    question = question_of_length(module, images[0], sizes["text_tokens"] + 2)
     rows = [{"question": question, "image": image} for image in images]
     leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
     ours = our_trainer(models[0], processor, rows, sizes, preset, folder)
@@ -101,4 +101,4 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        run(parser_of(__doc__, rounds=2), lambda *given: measure(*given, Path(folder)))
+        run(benchmark_parser(__doc__, rounds=2), lambda *given: measure(*given, Path(folder)))

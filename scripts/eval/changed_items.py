@@ -1,4 +1,4 @@
-"""The items on which two evaluations differ most, as text and as one page with their pictures."""
+"""The items on which two evaluations differ most, as text and as an HTML page with their pictures."""
 
 import base64
 import html
@@ -18,16 +18,16 @@ img { max-width: 100% }
 
 
 def changed_items(pairs: list[tuple[dict, dict]], count: int) -> list[tuple[dict, dict]]:
-    """The `count` pairs whose accuracy changed most, largest change first; those that did not change are left out."""
+    """The `count` pairs whose accuracy changed most, largest change first; unchanged pairs are left out."""
     scored = [pair for pair in pairs if None not in (pair[0].get("accuracy"), pair[1].get("accuracy"))]
     changed = [pair for pair in scored if pair[0]["accuracy"] != pair[1]["accuracy"]]
     return sorted(changed, key=lambda pair: -abs(pair[1]["accuracy"] - pair[0]["accuracy"]))[:count]
 
 
-def text_of(changed: list[tuple[dict, dict]]) -> str:
-    """A line a fact, an item a paragraph."""
+def changed_text(changed: list[tuple[dict, dict]]) -> str:
+    """One paragraph per item, one line per fact."""
     if not changed:
-        return "the accuracy of no item changed"
+        return "no item changed its accuracy"
     lines = ["items whose accuracy changed most, A -> B"]
     for left, right in changed:
         lines.append(f"  {left['id']}  {left['accuracy']:.4f} -> {right['accuracy']:.4f}  ({left['question_type']})")
@@ -36,7 +36,7 @@ def text_of(changed: list[tuple[dict, dict]]) -> str:
 
 
 def page(a: str, b: str, table: str, changed: list[tuple[dict, dict]]) -> str:
-    """One HTML page that needs nothing beside itself."""
+    """A self-contained HTML page."""
     items = "\n".join(_article(left, right) for left, right in changed)
     return (
         f'<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">'
@@ -75,7 +75,7 @@ def _thumbnail(path: str) -> str:
 
 def _shown(value) -> str:
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate cannot be written
+    return text.encode("utf-8", "backslashreplace").decode()  # a lone surrogate cannot be written
 
 
 def _short(value) -> str:

@@ -1,4 +1,4 @@
-"""The checkpoints of a run, and their metrics by step: as text, as a curve, as checkpoints.json."""
+"""The checkpoints of a run and their metrics by step: as a table, as curves, and as checkpoints.json."""
 
 import argparse
 import re
@@ -11,10 +11,10 @@ from task.errors import UserError
 WIDTH = 40  # characters of the longest bar
 
 
-def checkpoints_of(args: argparse.Namespace) -> dict[int | None, str | None]:
-    """{step: folder} of the checkpoints that --checkpoints names, by step; {None: None} without the flag.
+def selected_checkpoints(args: argparse.Namespace) -> dict[int | None, str | None]:
+    """{step: folder} of the checkpoints that --checkpoints selects, by step; {None: None} without the flag.
 
-    Raises UserError where there are none, or not the one that was asked for.
+    Raises UserError if there are none, or if a requested one does not exist.
     """
     if not args.checkpoints:
         return {None: None}
@@ -43,9 +43,9 @@ def write_by_step(folder: Path, results: dict[int, dict]) -> None:
 
 
 def metrics_table(results: dict[int | None, dict]) -> str:
-    """The metrics by task type: a row a metric, a column a checkpoint; one evaluation alone shows its intervals.
+    """The metrics by task type: one row per metric, one column per checkpoint. A single evaluation shows its intervals.
 
-    Above it stand the checkpoints that have none, and why.
+    Checkpoints without metrics are listed above the table, with the reason.
     """
     lines = [f"step {step} is left out: {result['fault']}" for step, result in results.items() if "fault" in result]
     results = _evaluated(results)
@@ -67,7 +67,7 @@ def metrics_table(results: dict[int | None, dict]) -> str:
 
 
 def curves(results: dict[int, dict], metric: str = "accuracy") -> str:
-    """A metric by step as bars, from the lowest value to the highest, a block a task type."""
+    """A metric by step as bars, scaled from the lowest value to the highest; one block per task type."""
     lines, results = [], _evaluated(results)
     for task_type in next(iter(results.values()))["metrics"]:
         points = [(step, result["metrics"].get(task_type, {}).get(metric)) for step, result in results.items()]

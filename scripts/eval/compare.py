@@ -3,8 +3,8 @@
 A and B are output folders of eval.py, or their predictions.jsonl. Items are paired by id. For each task type and each
 metric (accuracy, format, and whatever the task's own compute_metrics gives for a single prediction, such as the
 distance of a path in pixels) it prints the two means, their difference B - A, the relative change, the paired bootstrap
-interval of the difference, and on how many items B is better, worse or the same. Below it stand the items whose
-accuracy changed most; `--html FILE` writes them with their pictures. With several samples an item's metrics are its
+interval of the difference, and the numbers of items on which B is better, worse or equal. The items whose accuracy
+changed most follow; `--html FILE` writes them with their pictures. With several samples an item's metrics are its
 means and its pass@k. Exit status 2 for a user's mistake.
 """
 
@@ -22,7 +22,7 @@ ROOT = use_checkout()
 
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
-from changed_items import changed_items, page, text_of
+from changed_items import changed_items, changed_text, page
 from prediction_files import is_prediction
 
 from task.errors import UserError
@@ -30,7 +30,7 @@ from task.task_loader import load_tasks
 from trainer.evaluation.intervals import bootstrap_interval
 from trainer.evaluation.item_metrics import UNSCORED, item_metrics
 
-# A metric whose name has one of these in it is better when it is lower; the table marks which way it was read.
+# Metrics whose name contains one of these are better when lower; the table shows the direction of each metric.
 LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
 LOWER_IS_BETTER += ("fell", "turns", "calls", "moves")  # of agents
 
@@ -39,7 +39,7 @@ def read_predictions(path: str) -> dict[str, dict]:
     """The predictions of an eval.py folder (or of the .jsonl file itself), keyed by id.
 
     Raises:
-        UserError: no such file, a line that is no prediction of eval.py, or an id that occurs twice.
+        UserError: no such file, a line that is not a prediction of eval.py, or an id that occurs twice.
     """
     file = Path(path)
     file = file / "predictions.jsonl" if file.is_dir() else file
@@ -60,7 +60,7 @@ def read_predictions(path: str) -> dict[str, dict]:
             raise UserError(f"{file}, line {number}: not a prediction of eval.py; evaluate again, or remove the line.")
         key = item["id"]
         if key in found:
-            raise UserError(f"{file}, line {number}: id {key!r} is there twice; an item counts once, remove one.")
+            raise UserError(f"{file}, line {number}: id {key!r} occurs twice, but an item counts once: remove one.")
         found[key] = item
     if not found:
         raise UserError(f"{file} holds no predictions: evaluate again.")
@@ -68,29 +68,29 @@ def read_predictions(path: str) -> dict[str, dict]:
 
 
 def pair(a: dict[str, dict], b: dict[str, dict], common: bool) -> tuple[list[tuple[dict, dict]], list[str]]:
-    """The pairs (item of A, item of B) in A's order, and one sentence for each thing that was left out.
+    """The pairs (item of A, item of B) in A's order, and a sentence for everything that was left out.
 
     Raises:
-        UserError: ids that only one side has (unless `common`), no id in both, or an id whose question or true answer
-            differs between the sides.
+        UserError: ids on only one side (unless `common`), no id on both, or an id whose question or true answer differs
+            between the sides.
     """
     only_a, only_b = [i for i in a if i not in b], [i for i in b if i not in a]
     notes = []
     if only_a or only_b:
         example = (only_a or only_b)[0]
-        said = f"{len(only_a)} ids are only in A and {len(only_b)} only in B (such as {example!r})"
+        unpaired = f"{len(only_a)} ids are only in A and {len(only_b)} only in B (such as {example!r})"
         if not common:
-            raise UserError(f"{said}: evaluate both on the same data, or compare what both have with --common.")
-        notes.append(f"{said}; they are left out.")
+            raise UserError(f"{unpaired}: evaluate both on the same data, or compare the common ids with --common.")
+        notes.append(f"{unpaired}; they are left out.")
     pairs = [(a[i], b[i]) for i in a if i in b]
     if not pairs:
         raise UserError("no id is in both A and B: evaluate both on the same data.")
     for left, right in pairs:
         for key in ("question_type", "question", "answer"):
-            if _of(left, key) != _of(right, key):
+            if _field(left, key) != _field(right, key):
                 raise UserError(
-                    f"id {left['id']!r} has another {key} in A ({_short(_of(left, key))}) than in B "
-                    f"({_short(_of(right, key))}): the two were not made on the same data."
+                    f"id {left['id']!r} has a different {key} in A ({_short(_field(left, key))}) than in B "
+                    f"({_short(_field(right, key))}): the two were not evaluated on the same data."
                 )
     loaded = [p for p in pairs if not {p[0].get("status"), p[1].get("status")} & set(UNSCORED)]
     if not loaded:
@@ -124,7 +124,7 @@ def compare(
 def _metrics_of(item: dict, task, pass_threshold: float) -> dict[str, float]:
     try:
         return item_metrics(item, task, pass_threshold)
-    except Exception:  # a compute_metrics that needs more than one prediction
+    except Exception:  # a compute_metrics that needs several predictions
         return item_metrics(item, None, pass_threshold)
 
 
@@ -176,7 +176,7 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
-def _of(item: dict, key: str):
+def _field(item: dict, key: str):
     return (item.get("record") or {}).get(key) if key == "question" else item.get(key)
 
 
@@ -187,14 +187,16 @@ def _short(value) -> str:
 
 def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("a", metavar="A", help="folder or predictions.jsonl of the first run (the base)")
+    parser.add_argument("a", metavar="A", help="folder or predictions.jsonl of the first run (the baseline)")
     parser.add_argument("b", metavar="B", help="folder or predictions.jsonl of the second run")
     parser.add_argument("--common", action="store_true", help="compare only the ids that both have")
     parser.add_argument("--resamples", type=int, default=10_000, help="bootstrap resamples (default 10000)")
     parser.add_argument("--seed", type=int, default=42, help="seed of the bootstrap (default 42)")
-    parser.add_argument("--pass_threshold", type=float, default=1.0, help="accuracy from which a sample passes")
-    parser.add_argument("--changed", type=int, default=10, help="most changed items to show (default 10)")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="write tables and changed items, pictures included")
+    parser.add_argument(
+        "--pass_threshold", type=float, default=1.0, help="lowest passing accuracy of a sample (default 1)"
+    )
+    parser.add_argument("--changed", type=int, default=10, help="number of most changed items to show (default 10)")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write the tables and changed items, with pictures")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
     args = parser.parse_args(argv)
     try:
@@ -214,7 +216,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for note in notes:
         print(note, file=sys.stderr)
-    print(json.dumps(result, indent=2) if args.json else table(result) + "\n" + text_of(changed))
+    print(json.dumps(result, indent=2) if args.json else table(result) + "\n" + changed_text(changed))
     return 0
 
 

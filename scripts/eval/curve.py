@@ -1,8 +1,8 @@
 """Shows a training curve as text: `python scripts/eval/curve.py RUN [--key reward] [--rows 12]`.
 
-RUN is the output folder of a training run, one that still trains too. Logged steps are cut into rows of equal count; a
-row shows its steps, the mean of the key over them, and a bar that grows from the lowest row mean to the highest. Exit
-status 2 for a user's mistake.
+RUN is the output folder of a training run, which may still be training. Logged steps are divided into rows of equal
+count; each row shows its steps, the mean of the key over them, and a bar scaled from the lowest mean to the highest.
+Exit status 2 for a user's mistake.
 """
 
 import argparse
@@ -24,7 +24,7 @@ WIDTH = 40  # characters of the longest bar
 
 
 def curve(steps: list[float], values: list[float], rows: int) -> list[tuple[int, int, float]]:
-    """Rows (first step, last step, mean of the values), as equal in count of steps as can be.
+    """Rows (first step, last step, mean of the values) of as equal numbers of steps as possible.
 
     >>> curve([1, 2, 3, 4], [0.1, 0.2, 0.3, 0.4], 2)
     [(1, 2, 0.15000000000000002), (3, 4, 0.35)]

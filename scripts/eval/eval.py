@@ -1,26 +1,28 @@
-"""Evaluates a model, an adapter or a run's checkpoints on manifests: a prediction a record, metrics by task type.
+"""Evaluates a model, an adapter or a run's checkpoints: one prediction per record, metrics by task type.
 
     python scripts/eval/eval.py --adapter_path runs/demo --dataset metadata/demo/trajectory_test.yaml \\
         --output_dir runs/demo/eval
 
-A checkpoint folder holds the adapter, the processor and the name of the base model, so `--adapter_path` alone is
-enough; `--model_name_or_path` names another base (or, without an adapter, the model to evaluate). The processor comes
-from the checkpoint, so pictures are scaled as they were in training; `--max_pixels` and `--min_pixels` win over it.
-Under `torchrun --nproc_per_node N` (or `accelerate launch`) the processes share the records.
+A checkpoint folder contains the adapter, the processor and the name of the base model, so `--adapter_path` alone is
+enough; `--model_name_or_path` sets another base (or, without an adapter, the model to evaluate). The processor comes
+from the checkpoint, so pictures are scaled as in training; `--max_pixels` and `--min_pixels` override it. Under
+`torchrun --nproc_per_node N` (or `accelerate launch`) the processes share the records.
 
-A run that was stopped goes on when it is started again: what is there is kept, and the completions, sampled ones too,
-are those of a run in one piece. Records with status load_error, oom or tool_error are tried again.
+An interrupted evaluation continues when the same command is started again: finished predictions are kept, and the
+others, sampled ones too, are the same as without the interruption. Records with status load_error, oom or tool_error
+are tried again.
 
 Written to --output_dir:
     settings.json      what was evaluated and how, with its fingerprint
-    predictions.jsonl  a line a record, in the order of the data: id, question_type, completion, prediction (parsed, in
-                       the task's frame), answer (original frame), sol (task's frame), image_size, processed_size,
-                       format, accuracy, status (ok, parse_fail, length, load_error, oom, tool_error), tokens, error,
-                       record; with --num_samples above 1 also samples, the columns of each completion
+    predictions.jsonl  one line per record, in the order of the data: id, question_type, completion, prediction
+                       (parsed, in the task's frame), answer (original frame), sol (task's frame), image_size,
+                       processed_size, format, accuracy, status (ok, parse_fail, length, load_error, oom, tool_error),
+                       tokens, error, record; with --num_samples above 1 also samples, the columns of each completion
     metrics.json       {"metrics": {task_type: {...}}, "intervals": {task_type: {metric: [low, high]}}, "counts": {...},
                        "settings": {...}}; intervals are 95% over records
-With --checkpoints a folder checkpoint-STEP of these for each, and checkpoints.json, the metrics by step. A checkpoint
-whose adapter cannot be used, such as one saved before it learnt anything, is named with the reason; the others go on.
+With --checkpoints, each checkpoint gets a folder checkpoint-STEP with these files, and checkpoints.json has the metrics
+by step. A checkpoint whose adapter cannot be used, such as one saved before anything was learnt, is reported with the
+reason; the others are evaluated.
 
 Exit status 2 for a user's mistake, with one sentence.
 """
@@ -39,7 +41,7 @@ ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
-from checkpoint_table import checkpoints_of, curves, metrics_table, write_by_step
+from checkpoint_table import curves, metrics_table, selected_checkpoints, write_by_step
 from eval_processes import Processes
 from eval_settings import fingerprinted_settings, parse_arguments
 from prediction_files import PredictionFiles, line_of, write_json
@@ -57,13 +59,13 @@ def main(argv: list[str] | None = None) -> int:
     except (UserError, OSError) as error:
         if getattr(error, "errno", None) == errno.ENOSPC:
             error = (
-                f"--output_dir {args.output_dir}: {error.strerror}; make room, and the same command goes on from here."
+                f"--output_dir {args.output_dir}: {error.strerror}; free space; the same command continues from here."
             )
         which = f" (process {processes.index})" if processes is not None and processes.count > 1 else ""
         print(f"eval.py{which}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("eval.py: interrupted; the same command goes on from here.", file=sys.stderr)
+        print("eval.py: interrupted; the same command continues from here.", file=sys.stderr)
         return 130
     if processes.first:
         print(metrics_table(results))
@@ -77,7 +79,7 @@ def main(argv: list[str] | None = None) -> int:
 def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict]:
     """{step of the checkpoint (None without --checkpoints): its metrics.json, or {"fault": why it has none}}.
 
-    In all processes but the first metrics.json stands as {}. Raises UserError if no checkpoint could be evaluated.
+    In all processes but the first, {} replaces metrics.json. Raises UserError if no checkpoint could be evaluated.
     """
     from dataset.dataset_grpo import build_dataset
     from dataset.manifest import print_sources, read_manifests
@@ -85,7 +87,7 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     from task.task_loader import load_tasks
 
     tasks = load_tasks(thought_end=args.thought_end)
-    checkpoints = checkpoints_of(args)
+    checkpoints = selected_checkpoints(args)
     if processes.first:
         print_sources(read_manifests(args.dataset, args.image_root))
     rows = build_dataset(
@@ -118,7 +120,7 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
 def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dict:
     """Predicts, scores and writes everything; the first process returns the content of metrics.json, the others {}.
 
-    An AdapterError is raised in all of them, also in those that had nothing to predict.
+    An AdapterError is raised in all processes, including those that had nothing to predict.
     """
     from model.loading import AdapterError
     from trainer.evaluation.item_metrics import UNSCORED
@@ -153,7 +155,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
 
 
 def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], processes: Processes) -> float:
-    """Appends the predictions of this process's rows as they are scored; returns the seconds it took."""
+    """Appends the predictions of this process's rows as they are scored; returns the seconds taken."""
     import torch
 
     from config.methods.tree_grpo import parse_environment_args
@@ -217,7 +219,7 @@ def build_engine(args: argparse.Namespace, processes: Processes):
 
 
 def together(processes: Processes, action) -> None:
-    """The first process acts, the others wait for it; what it could not do is every process's UserError."""
+    """Runs `action` in the first process while the others wait; a UserError is raised in all processes."""
     fault = None
     if processes.first:
         try:

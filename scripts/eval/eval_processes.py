@@ -1,14 +1,14 @@
-"""Several processes of one evaluation (torchrun, accelerate launch): who am I, and waiting for each other."""
+"""The processes of one evaluation (torchrun, accelerate launch): rank, gathering, and leaving together."""
 
 import os
 from datetime import timedelta
 
-# The others wait while the slowest finishes its records; a process that died is noticed by the launcher.
+# Processes wait for the slowest one to finish its records; the launcher notices processes that died.
 PATIENCE = timedelta(days=7)
 
 
 class Processes:
-    """This process among those of the launcher; alone without one. The processes exchange words, never tensors."""
+    """This process among those of the launcher (a single one without). They exchange Python objects, never tensors."""
 
     def __init__(self):
         self.index, self.count = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -24,7 +24,7 @@ class Processes:
         return self.index == 0
 
     def gather(self, value) -> list:
-        """Everybody's value, in order of the processes; returns when all have come here."""
+        """The values of all processes, in rank order; blocks until all have called it."""
         if self.count == 1:
             return [value]
         import torch.distributed
@@ -34,7 +34,7 @@ class Processes:
         return values
 
     def end(self) -> None:
-        """Leaves together with the others: one that goes first could abort the rest."""
+        """Waits for all processes before leaving: one that leaves first could abort the others."""
         if self.count > 1:
             import torch.distributed
 

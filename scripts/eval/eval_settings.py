@@ -1,4 +1,4 @@
-"""The arguments of eval.py, and the fingerprint that tells one evaluation from another."""
+"""The arguments of eval.py, and the fingerprint that identifies an evaluation."""
 
 import argparse
 import hashlib
@@ -9,16 +9,16 @@ from _root import locate
 
 from task.errors import UserError
 
-LARGE_FILE = 64 * 2**20  # a larger weight file enters the fingerprint by size and time, not by content
-# What changes where and how fast predictions are made, and not what they are.
+LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
+# Settings that affect where and how fast predictions are made, but not the predictions.
 NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes")
-WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, which may write into the adapter's folder
+WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, possibly into the adapter's folder
 LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
 LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
 
 
 def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
-    """eval.py's arguments, checked; `processes` is filled in by the caller. UserError for what cannot be."""
+    """eval.py's arguments, checked; `processes` is set by the caller. UserError for invalid ones."""
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
@@ -34,25 +34,25 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--dataset", nargs="+", required=True, metavar="MANIFEST", help="one or more manifests or record files")
     add("--image_root", help="folder that relative media paths start from (default: the manifest's data_root)")
     add("--output_dir", required=True, help="folder for predictions.jsonl and metrics.json")
-    add("--overwrite", action="store_true", help="start anew, whatever output_dir holds of an evaluation")
+    add("--overwrite", action="store_true", help="start anew, replacing any evaluation in output_dir")
     add("--temperature", type=float, default=0.0, help="0 = greedy (default); above 0 samples")
-    add("--num_samples", type=int, default=1, help="completions a record, for pass@k and mean@n (default 1)")
-    add("--pass_threshold", type=float, default=1.0, help="accuracy from which a completion passes (default 1)")
+    add("--num_samples", type=int, default=1, help="completions per record, for pass@k and mean@n (default 1)")
+    add("--pass_threshold", type=float, default=1.0, help="lowest accuracy with which a completion passes (default 1)")
     add("--seed", type=int, default=42, help="seed of the sampling and of random:N selections (default 42)")
-    add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if memory ends")
+    add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if out of memory")
     add("--max_new_tokens", type=int, default=512, help="longest completion in tokens (default 512)")
-    add("--environment_args", help="agent tasks: JSON object that environments get, such as the retriever")
+    add("--environment_args", help="agent tasks: JSON object of settings for environments, such as the retriever")
     add("--max_turns", type=int, default=3, help="agent tasks: turns with an observation (default 3)")
-    add("--max_turn_length", type=int, default=500, help="agent tasks: tokens of a turn (default 500)")
-    add("--max_observation_length", type=int, default=500, help="agent tasks: tokens of an observation (default 500)")
-    add("--tool_timeout", type=float, default=30.0, help="agent tasks: seconds a turn's calls may take (default 30)")
-    add("--max_pixels", type=int, help="picture budget in pixels (default: the processor's)")
-    add("--min_pixels", type=int, help="smaller pictures are enlarged to this many pixels (default: the processor's)")
+    add("--max_turn_length", type=int, default=500, help="agent tasks: tokens per turn (default 500)")
+    add("--max_observation_length", type=int, default=500, help="agent tasks: tokens per observation (default 500)")
+    add("--tool_timeout", type=float, default=30.0, help="agent tasks: seconds allowed for a turn's calls (default 30)")
+    add("--max_pixels", type=int, help="larger pictures are scaled down to this many pixels (default: the processor's)")
+    add("--min_pixels", type=int, help="smaller pictures are scaled up to this many pixels (default: the processor's)")
     add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")
     add("--attn_implementation", default="sdpa", help="sdpa (default), eager, flash_attention_2")
-    add("--thought_end", default="</think>", help="what closes a thought; as in training (default </think>)")
-    add("--limit", type=int, help="evaluate the first N records only")
-    add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count it as load_error and go on")
+    add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
+    add("--limit", type=int, help="evaluate only the first N records")
+    add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count as load_error and continue")
     args = parser.parse_args(argv)
     args.dataset = [locate(path) for path in args.dataset]
     for name in ("model_name_or_path", "adapter_path"):
@@ -78,24 +78,23 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
     for step in args.checkpoints or ():
         if step != "all" and not step.isdecimal():
-            raise UserError(f"--checkpoints {step}: it takes all, or the numbers of steps.")
+            raise UserError(f"--checkpoints {step}: give all, or the numbers of steps.")
 
 
 def fingerprinted_settings(args: argparse.Namespace, rows, tasks: dict) -> dict:
-    """What the predictions depend on, and a fingerprint: sha256 over settings, files of model and tasks, and rows.
+    """The settings that predictions depend on, with a fingerprint: sha256 over settings, files and rows.
 
-    The files are those of the model or, without one, of the base that the adapter names; of the adapter; and of each
-    task that a row has.
+    The files are those of the model (or of the base that the adapter names), of the adapter, and of the tasks.
 
-    Where completions are sampled, batch_size and the number of processes belong to it: they decide which records share
-    a batch, and the batch what is drawn.
+    For sampled completions, batch_size and the number of processes are included: they determine which records share a
+    batch, and thereby the random numbers.
     """
     kept = {name: value for name, value in vars(args).items() if name not in NOT_SETTINGS}
     if args.temperature > 0:
         kept |= {"batch_size": args.batch_size, "processes": args.processes}
     types = sorted({json.loads(record)["question_type"] for record in rows["record"]})
     kept["task_files"] = {name: hashlib.sha256(tasks[name].path.read_bytes()).hexdigest()[:16] for name in types}
-    # The threshold belongs to the metrics and not to the predictions, which are told apart by the fingerprint.
+    # The threshold affects only the metrics, not the predictions that the fingerprint identifies.
     digest = hashlib.sha256(json.dumps(kept | {"pass_threshold": None}, sort_keys=True).encode())
     for folder in (args.model_name_or_path or _base_of(args.adapter_path), args.adapter_path):
         for file in sorted(Path(folder).glob("*")) if folder and Path(folder).is_dir() else ():
@@ -110,7 +109,7 @@ def fingerprinted_settings(args: argparse.Namespace, rows, tasks: dict) -> dict:
 
 
 def _base_of(adapter: str) -> str | None:
-    """The base an adapter names; None where it cannot be read, which loading it will say."""
+    """The base model that an adapter names; None if it cannot be read, which loading will report."""
     try:
         return json.loads((Path(adapter) / "adapter_config.json").read_text(encoding="utf-8"))[
             "base_model_name_or_path"

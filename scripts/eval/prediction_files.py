@@ -1,8 +1,8 @@
-"""The files of an evaluation, so written that a kill at any moment loses at most the batch being decoded.
+"""The files of an evaluation, written so that a kill at any moment loses at most the batch being decoded.
 
-Each process appends its predictions, a line each, to parts/N.jsonl as soon as they are scored. At the end the first
-process merges all parts into predictions.jsonl, in the order of the data, and removes them. A rerun reads whatever is
-there, drops a last line that was cut, and goes on.
+Each process appends its predictions to parts/N.jsonl, one line each, as soon as they are scored. At the end the first
+process merges all parts into predictions.jsonl, in the order of the data, and removes them. A rerun reads what is
+there, drops an incomplete last line, and continues.
 """
 
 import fcntl
@@ -16,7 +16,7 @@ from task.errors import UserError
 from trainer.evaluation.item_metrics import UNSCORED
 from trainer.evaluation.summary import STATUSES
 
-KEYS = {"id", "question_type", "status", "accuracy", "format", "tokens", "record", "answer"}  # what metrics are made of
+KEYS = {"id", "question_type", "status", "accuracy", "format", "tokens", "record", "answer"}  # what the metrics need
 
 
 class PredictionFiles:
@@ -27,11 +27,11 @@ class PredictionFiles:
         self.merged, self.parts = folder / "predictions.jsonl", folder / "parts"
 
     def prepare(self, settings: dict, overwrite: bool) -> None:
-        """Makes the folder and writes settings.json; refuses a folder with predictions of another evaluation.
+        """Creates the folder and writes settings.json; refuses a folder with predictions of another evaluation.
 
         Raises:
-            UserError: it cannot be made; another process evaluates into it; or its predictions are of another model,
-                data or settings, and `overwrite` is not set.
+            UserError: it cannot be created, another process evaluates into it, or its predictions are of another model,
+                data or settings and `overwrite` is not set.
         """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -49,9 +49,9 @@ class PredictionFiles:
         write_json(self.folder / "settings.json", settings)
 
     def read(self) -> dict[str, dict]:
-        """All predictions by id; one that was tried again counts as it came out last.
+        """All predictions by id; of a record that was tried again, the last attempt counts.
 
-        A line that was cut by a kill is left out. Every process may read while others append.
+        A line that a kill left incomplete is skipped. Every process may read while others append.
         """
         found = {}
         for file in (self.merged, *sorted(self.parts.glob("*.jsonl"))):
@@ -62,13 +62,13 @@ class PredictionFiles:
         return found
 
     def append_to(self, process: int):
-        """The part of a process, open for appending; what a kill left of a last line is cut off."""
+        """The part of a process, open for appending; an incomplete last line is removed."""
         self.parts.mkdir(exist_ok=True)
         file = self.parts / f"{process}.jsonl"
         if file.exists():
             whole = file.read_bytes().rfind(b"\n") + 1
             os.truncate(file, whole)
-        # A record may carry a lone surrogate: backslashreplace writes it as the JSON escape it came from.
+        # A record may contain a lone surrogate; backslashreplace writes it as the JSON escape that it came from.
         return file.open("a", encoding="utf-8", errors="backslashreplace", newline="\n")
 
     def merge(self, ids: list[str]) -> list[dict]:
@@ -85,14 +85,14 @@ class PredictionFiles:
         return predictions
 
     def _claim(self) -> None:
-        """Keeps other evaluations out for as long as this object lives: before the first line they look like none."""
+        """Locks the folder while this object lives: an evaluation without any line yet is not recognised otherwise."""
         lock = os.open(self.folder, os.O_RDONLY)
         weakref.finalize(self, os.close, lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise UserError(
-                f"--output_dir {self.folder}: another eval.py is writing there; let it end, or name another folder."
+                f"--output_dir {self.folder}: another eval.py is writing there; let it finish, or name another folder."
             ) from None
         except OSError:
             pass  # a file system without locks
@@ -118,7 +118,7 @@ def line_of(prediction: dict) -> str:
 
 
 def is_prediction(item) -> bool:
-    """Whether a line's content is a prediction; not if it was damaged, or written by a version with other columns."""
+    """Whether a line's content is a valid prediction; False if damaged or written by a version with other columns."""
     if not isinstance(item, dict) or not item.keys() >= KEYS or item["status"] not in STATUSES:
         return False
     scores = (item["accuracy"], item["format"])
@@ -126,7 +126,7 @@ def is_prediction(item) -> bool:
 
 
 def write_json(file: Path, value) -> None:
-    """Writes the whole file or, if killed, nothing of it."""
+    """Writes the file atomically."""
     fresh = file.with_suffix(".new")
     fresh.write_text(json.dumps(value, indent=2, default=_plain) + "\n", encoding="utf-8")
     os.replace(fresh, file)
@@ -141,5 +141,5 @@ def _prediction(line: bytes) -> dict | None:
 
 
 def _plain(value):
-    # numpy scalars and arrays that a task's parser or metric gave
+    # numpy scalars and arrays from a task's parser or metrics
     return value.tolist()

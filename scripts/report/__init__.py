@@ -1,1 +1,1 @@
-"""What scripts/report.py and scripts/watch.py build their page from; page_files/ is the page itself."""
+"""The page of scripts/report.py and scripts/watch.py: its data is collected here, page_files/ is the page itself."""

@@ -1,4 +1,4 @@
-"""The predictions of an evaluation as items of the page: texts, scores, and shapes to draw over the picture."""
+"""The predictions of an evaluation as items of the page: texts, scores, and shapes to draw on the picture."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from report.sources import prediction_files
 MOST_ITEMS = 20_000
 LONGEST_TEXT = 6_000  # characters of a completion or question
 LONGEST_ANSWER = 800
-MOST_SAMPLES = 16  # of one record
+MOST_SAMPLES = 16  # per record
 
 
 def read_predictions(folder: Path) -> tuple[list[dict], int]:
-    """(predictions, lines that are none or too many); of two lines of one id the later counts."""
+    """(predictions, number of invalid or surplus lines); of two lines with the same id the later counts."""
     found = [read_lines(file) for file in prediction_files(folder)]
     kept = {text(entry.get("id"), 300): entry for entries, _ in found for entry in entries}
     return list(kept.values())[:MOST_ITEMS], sum(faults for _, faults in found) + max(0, len(kept) - MOST_ITEMS)
@@ -29,7 +29,7 @@ def items_of(predictions: list[dict], tasks: dict, pictures: Pictures) -> list[d
 
 
 def first_picture(record) -> str | None:
-    """Path of the first picture of a record, of any damaged form."""
+    """Path of the first picture of a record; None if it has none or is damaged."""
     images = record.get("images") if isinstance(record, dict) else None
     return images[0] if isinstance(images, list) and images and isinstance(images[0], str) else None
 
@@ -48,7 +48,7 @@ def _item(prediction: dict, tasks: dict, pictures: Pictures) -> dict:
     samples = prediction.get("samples") if isinstance(prediction.get("samples"), list) else []
     samples = [sample for sample in samples if isinstance(sample, dict)][:MOST_SAMPLES]
     answers = [sample.get("prediction") for sample in samples] or [prediction.get("prediction")]
-    # the record's own numbers are pixels of the original picture, whatever frame the model writes
+    # the record's own coordinates are pixels of the original picture, whichever frame the model uses
     places = {"true": shapes_in(prediction.get("answer"), "none" if frame == "none" else "original", *sizes)}
     places["predicted"] = [shape for answer in answers for shape in shapes_in(answer, frame, *sizes)]
     if sizes[0] is None:

@@ -8,15 +8,15 @@ from pathlib import Path
 from report.lines import number, read_lines, read_object
 
 NOT_METRICS = ("step", "epoch", "time", "total_flos")
-MOST_POINTS = 2000  # of one curve
+MOST_POINTS = 2000  # per curve
 SPIKE_FACTOR = 3.0  # a gradient norm above this many times the run's mean is marked
 
 
 def read_history(folder: Path) -> tuple[list[dict], dict]:
-    """(log entries in order, what the run said of itself at its start).
+    """(log entries in order, the start entry of log.jsonl).
 
-    `log.jsonl` is written while a run trains; a run of an older version has its trainer_state.json, or that of the
-    newest checkpoint. The one that got further is taken.
+    `log.jsonl` is written while a run trains; runs of older versions have only trainer_state.json, in the folder or in
+    the newest checkpoint. Whichever reaches the later step is used.
     """
     lines, _ = read_lines(folder / "log.jsonl")
     start: dict = {}
@@ -25,7 +25,7 @@ def read_history(folder: Path) -> tuple[list[dict], dict]:
         if entry.get("event") == "start":
             start = entry
         elif number(entry.get("step")) is not None:
-            while live and live[-1]["step"] > entry["step"]:  # a resumed run goes over some steps again
+            while live and live[-1]["step"] > entry["step"]:  # a resumed run repeats some steps
                 live.pop()
             live.append(entry)
         elif entry.get("event") == "end":
@@ -42,7 +42,7 @@ def read_history(folder: Path) -> tuple[list[dict], dict]:
 
 
 def series(history: list[dict]) -> dict[str, list[list[float]]]:
-    """{name: [steps, values]} of every logged number, by rising step; of two values at one step the later counts."""
+    """{name: [steps, values]} of every logged number, in ascending steps; of two values at a step the later counts."""
     points: dict[str, dict[float, float]] = {}
     for entry in history:
         for name, value in entry.items():
@@ -70,7 +70,7 @@ def checkpoint_series(folder: Path) -> dict[str, list[list[float]]]:
 
 
 def tokens_per_second(history: list[dict]) -> list[list[float]]:
-    """[steps, rates] between log entries that have TRL's running `num_tokens` and our `time`."""
+    """[steps, rates] between log entries with TRL's cumulative `num_tokens` and our `time`."""
     known = [(number(e["step"]), number(e.get("num_tokens")), number(e.get("time"))) for e in history]
     known = [point for point in known if None not in point]
     steps, rates = [], []
@@ -82,7 +82,7 @@ def tokens_per_second(history: list[dict]) -> list[list[float]]:
 
 
 def spikes(points: list[list[float]]) -> list[float]:
-    """Steps whose value is above SPIKE_FACTOR times the mean of all: the gradient spike score of SPAM (2501.06842).
+    """Steps whose value exceeds SPIKE_FACTOR times the overall mean: gradient spike score of SPAM (arXiv 2501.06842).
 
     >>> spikes([[10, 20, 30, 40, 50], [1.0, 1.0, 1.0, 9.0, 1.0]])
     [40]
@@ -92,7 +92,7 @@ def spikes(points: list[list[float]]) -> list[float]:
 
 
 def thinned(points: list[list[float]]) -> list[list[float]]:
-    """A curve of at most MOST_POINTS points: the least and the largest value of each stretch, so that peaks stay."""
+    """A curve of at most MOST_POINTS points: the minimum and maximum of each interval, so that peaks stay visible."""
     steps, values = points
     if len(steps) <= MOST_POINTS:
         return points
@@ -105,7 +105,7 @@ def thinned(points: list[list[float]]) -> list[list[float]]:
 
 
 def progress(history: list[dict], start: dict) -> dict:
-    """How far a run is: step, max_steps, seconds (by `step_time`), seconds_left, or None where it is not known."""
+    """The progress of a run: step, max_steps, seconds_left (from `step_time`) and ended; None for unknown values."""
     done = max([0.0, *(number(entry["step"]) for entry in history)])
     total = number(start.get("max_steps"))
     times = [number(entry.get("step_time")) for entry in history]

@@ -1,4 +1,4 @@
-"""Reads what a run or an evaluation is still writing: half-written and damaged content is left out and counted."""
+"""Reads files that may still be written: incomplete and damaged content is skipped and counted."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 import math
 from pathlib import Path
 
-LONGEST_LINE = 8 * 2**20  # characters; a longer line is no entry of ours
+LONGEST_LINE = 8 * 2**20  # characters; longer lines are not valid entries
 
 
 def read_lines(path: Path) -> tuple[list[dict], int]:
-    """The JSON objects of a .jsonl file, and how many other lines it has; a missing file has none of either."""
+    """The JSON objects of a .jsonl file, and the number of other lines; ([], 0) for a missing file."""
     entries, faults = [], 0
     try:
         source = path.open(encoding="utf-8", errors="replace", newline="\n")
@@ -21,13 +21,13 @@ def read_lines(path: Path) -> tuple[list[dict], int]:
             entry = _parsed(line) if len(line) < LONGEST_LINE else None
             if isinstance(entry, dict):
                 entries.append(entry)
-            elif line.endswith("\n") and line.strip():  # without it the line is still being written
+            elif line.endswith("\n") and line.strip():  # without a line break it is still being written
                 faults += 1
     return entries, faults
 
 
 def read_object(path: Path) -> dict:
-    """The JSON object in a file; {} where the file is missing, being written or something else."""
+    """The JSON object in a file; {} if the file is missing, incomplete or something else."""
     try:
         value = _parsed(path.read_text(encoding="utf-8", errors="replace"))
     except OSError:
@@ -36,7 +36,7 @@ def read_object(path: Path) -> dict:
 
 
 def number(value) -> float | None:
-    """A finite number as a float, everything else as None."""
+    """A finite number as a float; None for anything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
@@ -47,7 +47,7 @@ def number(value) -> float | None:
 
 
 def text(value, most: int) -> str:
-    """Any value as text of at most `most` characters; None as ""."""
+    """Any value as text of at most `most` characters; None becomes ""."""
     if value is None:
         return ""
     try:

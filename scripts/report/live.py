@@ -1,4 +1,4 @@
-"""The page of runs that are still being written: built again when their files have changed, served on this machine."""
+"""The page of runs that are still being written: rebuilt when their files change, and served on this machine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from report.pictures import Thumbnails
 from report.sources import find_sources, watched_files
 
 LEAST_PAUSE = 2.0  # seconds between two builds
-PAUSE_FACTOR = 9.0  # the pause is at least so many times as long as a build: a tenth of one core at most
+PAUSE_FACTOR = 9.0  # the pause is at least this many times the build time, so a tenth of one core is used at most
 OUR_HOSTS = {"127.0.0.1", "localhost", "[::1]"}
 
 
 class LivePage:
-    """The newest page of some folders.
+    """The up-to-date page of some folders.
 
     Args:
-        folders: runs and evaluations; one that is still empty is shown once it has something.
+        folders: runs and evaluations; an empty one is shown as soon as it has content.
         tasks: task_type -> Task.
     """
 
@@ -37,19 +37,19 @@ class LivePage:
         self._refresh()
 
     def news(self, have: str) -> dict | None:
-        """{"version", "data", "pictures"}, or None where `have` is the newest version."""
+        """{"version", "data", "pictures"}, or None if `have` is the newest version."""
         with self._lock:
             if time.monotonic() - self._built_until >= max(LEAST_PAUSE, PAUSE_FACTOR * self._took):
                 try:
                     self._refresh()
-                except (OSError, ValueError) as error:  # a file or folder went while it was read: the page stays
+                except (OSError, ValueError) as error:  # a file or folder vanished while it was read: keep the page
                     print(f"watch.py: {error}", file=sys.stderr)
             if have == self._version:
                 return None
             return {"version": self._version, "data": self._data(), "pictures": self._blob}
 
     def page(self) -> str:
-        """The whole page as it is now."""
+        """The current page."""
         self.news("")
         with self._lock:
             return render_page(self.title, self._data(), self._blob, live=True)
@@ -69,7 +69,7 @@ class LivePage:
 
 
 def signature(folders: list[Path]) -> str:
-    """Changes whenever a file that the page shows has changed: a digest over their names, sizes and times."""
+    """A digest over the names, sizes and times of the page's files, which changes whenever one of them does."""
     digest = hashlib.sha256()
     for source in find_sources(folders, may_be_empty=True):
         for file in watched_files(source):
@@ -82,7 +82,7 @@ def signature(folders: list[Path]) -> str:
 
 
 def make_server(live: LivePage, port: int) -> ThreadingHTTPServer:
-    """A server on 127.0.0.1 (port 0: a free one) for `/`, the page, and `/news?have=VERSION`, what changed."""
+    """A server on 127.0.0.1 (port 0: a free one) with `/`, the page, and `/news?have=VERSION`, the changes."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -110,7 +110,7 @@ def make_server(live: LivePage, port: int) -> ThreadingHTTPServer:
             self.end_headers()
             try:
                 self.wfile.write(body)
-            except (BrokenPipeError, ConnectionResetError):  # the reader has gone
+            except (BrokenPipeError, ConnectionResetError):  # the client is gone
                 self.close_connection = True
 
         def log_message(self, *args):

@@ -1,4 +1,4 @@
-"""Puts a page together: everything in one HTML file, nothing from the network, nothing a model wrote as markup."""
+"""Assembles the page: one HTML file without network access, in which model output is never markup."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ GRADIENT_NORM = "grad_norm"
 
 
 def page_content(sources: list[Source], tasks: dict, thumbnails: Thumbnails | None = None) -> tuple[dict, str]:
-    """(what the page shows, all pictures in one text); see page_files/main.js for the form."""
+    """(content of the page, all pictures as one text); see page_files/main.js for the format."""
     predictions = {s.name: read_predictions(s.folder) for s in sources if s.is_evaluation}
     trees = {s.name: read_trees(s.folder) for s in sources if s.is_run}
     expected = sum(len(found) for found, _ in [*predictions.values(), *trees.values()])
@@ -32,25 +32,25 @@ def page_content(sources: list[Source], tasks: dict, thumbnails: Thumbnails | No
     runs, evaluations, notes = [], [], []
     for source in sources:
         if source.is_run:
-            found, said = trees[source.name]
-            notes += [f"{source.name}: {note}" for note in said]
+            found, tree_notes = trees[source.name]
+            notes += [f"{source.name}: {note}" for note in tree_notes]
             runs.append(_run(source, found, tasks, pictures))
         if source.is_evaluation:
             found, faults = predictions[source.name]
             notes += [f"{source.name}: {faults} lines of predictions.jsonl were left out"] if faults else []
             evaluations.append(_evaluation(source, found, tasks, pictures))
     if pictures.missing:
-        notes.append(f"{pictures.missing} pictures could not be read: their items are shown without")
+        notes.append(f"{pictures.missing} pictures could not be read: their items are shown without them")
     if pictures.over_budget:
-        notes.append(f"{pictures.over_budget} pictures had no room in the file: their items are shown without")
+        notes.append(f"{pictures.over_budget} pictures did not fit into the file: their items are shown without them")
     made = time.strftime("%Y-%m-%d %H:%M")
     content = {"made": made, "runs": runs, "evaluations": evaluations, "notes": notes, "pictures": pictures.places}
     return _plain(content | {"spike_factor": SPIKE_FACTOR}), pictures.blob
 
 
 def render_page(title: str, content: dict, blob: str, live: bool = False) -> str:
-    """The HTML of a page. A live page asks its own server for news, any other may connect to nothing."""
-    charts = f"/*\n{_read('vendor/uPlot.LICENSE')}*/\n" + _read("vendor/uPlot.iife.min.js")  # a page is a copy of it
+    """The HTML of a page. A live page polls its own server; any other page makes no connections."""
+    charts = f"/*\n{_read('vendor/uPlot.LICENSE')}*/\n" + _read("vendor/uPlot.iife.min.js")  # pages contain a copy
     scripts = [charts, '"use strict";\n' + "\n".join(map(_read, SCRIPTS))]
     hashes = " ".join(f"'sha256-{_digest(script)}'" for script in scripts)
     policy = [
@@ -73,13 +73,13 @@ def render_page(title: str, content: dict, blob: str, live: bool = False) -> str
         "DATA": as_script_data({"title": title, **content}),
     }
     page = _read("page.html")
-    for name, value in parts.items():  # the data comes last, so nothing in it is taken for a place to fill
+    for name, value in parts.items():  # the data comes last, so nothing in it is taken for a placeholder
         page = page.replace(f"@{name}@", value, 1)
     return page
 
 
 def as_script_data(content: dict) -> str:
-    """JSON that can stand inside a script element: it holds no `<`, so no tag ends or starts in it."""
+    """JSON for use inside a script element: it contains no `<`, so no tag can start or end in it."""
     return json.dumps(content, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
 
 
@@ -113,7 +113,7 @@ def _evaluation(source: Source, predictions: list[dict], tasks: dict, pictures: 
 
 
 def _metrics(metrics, intervals) -> list[dict]:
-    """[{"task", "metric", "value", "low", "high"}]; an interval that is none leaves low and high None."""
+    """[{"task", "metric", "value", "low", "high"}]; low and high are None without a valid interval."""
     rows = []
     for task, values in metrics.items() if isinstance(metrics, dict) else ():
         found = intervals.get(task) if isinstance(intervals, dict) else None
@@ -149,7 +149,7 @@ def _digest(script: str) -> str:
 
 
 def _escaped(value: str) -> str:
-    """Text for HTML; `@` too, which marks the places of page.html."""
+    """Text escaped for HTML, including `@`, which marks the placeholders of page.html."""
     value = value.encode("utf-8", "backslashreplace").decode()
     for sign, entity in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ('"', "&quot;"), ("@", "&#64;")):
         value = value.replace(sign, entity)

@@ -1,4 +1,4 @@
-"""Thumbnails for a page without network: every picture once, within a budget of bytes."""
+"""Embedded thumbnails for a page: every picture once, within a size budget."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from PIL import Image
 from dataset.media import load_image
 
 BUDGET = 32 * 2**20  # characters of all thumbnails of a page
-SIDES = ((150, 560), (600, 400), (1200, 288))  # (up to so many pictures, longest side in pixels)
+SIDES = ((150, 560), (600, 400), (1200, 288))  # (up to this many pictures, longest side in pixels)
 SMALLEST_SIDE = 208
-SMALL_PNG = 24 * 2**10  # bytes; drawings stay sharp where they fit
+SMALL_PNG = 24 * 2**10  # bytes; drawings up to this size stay PNG, which is sharp
 QUALITY = 80
 
 
 class Thumbnails:
-    """Thumbnails by path, kept between the pages of one process.
+    """Thumbnails by path, cached for all pages of one process.
 
     >>> Thumbnails().add("no/such/picture.png", 200) is None
     True
@@ -42,9 +42,9 @@ class Pictures:
     """The pictures of one page.
 
     Attributes:
-        blob: all data URLs in one text, so that a page with thousands of them parses at once.
+        blob: all data URLs as one text, so that a page with thousands of them parses quickly.
         places: (start, length) of each picture in `blob`.
-        missing, over_budget: how many could not be read, and how many had no room.
+        missing, over_budget: numbers of pictures that could not be read, and that did not fit.
     """
 
     def __init__(self, thumbnails: Thumbnails, expected: int, budget: int = BUDGET):
@@ -60,7 +60,7 @@ class Pictures:
         return "".join(self._parts)
 
     def add(self, path) -> int | None:
-        """Index of a picture in `places`; None for one that is not shown."""
+        """Index of a picture in `places`; None if it is not shown."""
         if not isinstance(path, str):
             return None
         if path not in self._index:

@@ -1,4 +1,4 @@
-"""Finds paths, boxes and points in an answer, and moves them into pixels of the original picture."""
+"""Finds paths, boxes and points in an answer, and converts them to pixels of the original picture."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from task.rewards.frames import from_frame
 MOST_SHAPES = 120
 MOST_POINTS = 400
 LONGEST_LABEL = 60
-FAR = 1e6  # a coordinate beyond this is no place in a picture
+FAR = 1e6  # larger coordinates are not positions in a picture
 
 
 def shapes_in(value, frame: str = "original", image_size=None, processed_size=None) -> list[dict]:
     """The shapes of an answer as [{"kind": "path" | "box" | "point", "at": [numbers], "label": text or absent}].
 
     `at` is x1, y1, x2, y2, ... in pixels of the original picture. An answer may be [x, y], [x1, y1, x2, y2], a path
-    [[x, y], ...], {"bbox_2d": ...}, {"point_2d": ...}, {"x", "y", "width", "height"}, or a list of these. What is
-    something else, or cannot be moved, gives no shape.
+    [[x, y], ...], {"bbox_2d": ...}, {"point_2d": ...}, {"x", "y", "width", "height"}, or a list of these.
+    Anything else, or what cannot be converted, gives no shape.
 
     >>> shapes_in([[0, 0], [500, 1000]], "norm1000", (640, 480), (644, 476))
     [{'kind': 'path', 'at': [0.0, 0.0, 320.0, 480.0]}]
@@ -30,7 +30,7 @@ def shapes_in(value, frame: str = "original", image_size=None, processed_size=No
 
 
 def _one(value) -> list[dict] | None:
-    """The shape of one path, box, point or labelled place, in a list; None for anything else."""
+    """A list with the shape of one path, box, point or labelled place; None for anything else."""
     if isinstance(value, dict):
         label = value.get("label")
         named = {"label": label[:LONGEST_LABEL]} if isinstance(label, str) and label else {}
@@ -57,7 +57,7 @@ def _moved(shape: dict, frame: str, image_size, processed_size) -> dict | None:
     pairs = [[shape["at"][i], shape["at"][i + 1]] for i in range(0, len(shape["at"]), 2)]
     try:
         pairs = from_frame(pairs, frame, image_size, processed_size)
-    except (ValueError, TypeError):  # a frame without its picture
+    except (ValueError, TypeError):  # the frame needs a picture size that is missing
         return None
     flat = [round(float(x), 2) for pair in pairs for x in pair]
     return {**shape, "at": flat} if all(abs(x) < FAR for x in flat) else None

@@ -1,4 +1,4 @@
-"""Finds what there is to show in the folders a user names: training runs, evaluations, or folders of both."""
+"""Finds training runs and evaluations in the folders that a user names."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from pathlib import Path
 from task.errors import UserError
 
 RUN_FILES = ("log.jsonl", "trees.jsonl", "trainer_state.json", "checkpoints.json")
-EVALUATION_FILES = ("predictions.jsonl", "metrics.json", "parts/0.jsonl")  # parts: while it is evaluated
-DEEPEST = 2  # levels of folders looked into: RUN/eval/checkpoint-100
+EVALUATION_FILES = ("predictions.jsonl", "metrics.json", "parts/0.jsonl")  # parts exist while it runs
+DEEPEST = 2  # levels of subfolders searched: RUN/eval/checkpoint-100
 
 
 @dataclass(frozen=True)
 class Source:
-    """One folder to show.
+    """A folder to show.
 
     Attributes:
-        name: what the page calls it, unique on the page.
+        name: its name on the page, unique there.
         folder: where its files are.
-        is_run, is_evaluation: what it holds; a folder may hold both.
+        is_run, is_evaluation: what it contains; a folder may contain both.
     """
 
     name: str
@@ -29,13 +29,13 @@ class Source:
 
 
 def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source]:
-    """The runs and evaluations in the folders and up to two levels below; inside a folder, oldest first.
+    """The runs and evaluations in the folders and up to two levels below; within a folder, oldest first.
 
     Args:
-        may_be_empty: an existing folder without anything to show is taken as a run that has not logged yet.
+        may_be_empty: an existing folder without anything to show counts as a run that has not logged yet.
 
     Raises:
-        UserError: a folder that does not exist, or that holds nothing to show.
+        UserError: a folder does not exist, or has nothing to show.
     """
     found: list[tuple[str, Path]] = []
     for folder in folders:
@@ -46,7 +46,7 @@ def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source
         inside = [(name if where == folder else _below(name, where, folder), where) for where in _search(folder, 0)]
         if not inside and not may_be_empty:
             raise UserError(
-                f"{folder} holds nothing to show (none of {', '.join(RUN_FILES + EVALUATION_FILES)}): name the "
+                f"{folder} has nothing to show (none of {', '.join(RUN_FILES + EVALUATION_FILES)}): name the "
                 "output_dir of a training run that has logged, or of an evaluation."
             )
         found += inside or [(name, folder)]
@@ -63,12 +63,12 @@ def find_sources(folders: list[Path], may_be_empty: bool = False) -> list[Source
 
 
 def prediction_files(folder: Path) -> list[Path]:
-    """Files with the predictions of an evaluation: the whole, and the parts of processes that are still at it."""
+    """Files with the predictions of an evaluation: the merged file, and the parts of running processes."""
     return [file for file in (folder / "predictions.jsonl", *sorted(folder.glob("parts/*.jsonl"))) if file.is_file()]
 
 
 def watched_files(source: Source) -> list[Path]:
-    """Every file that the page of a source depends on."""
+    """All files that the page of a source depends on."""
     states = sorted(source.folder.glob("checkpoint-*/trainer_state.json"))
     return [*(source.folder / name for name in RUN_FILES + EVALUATION_FILES), *prediction_files(source.folder), *states]
 
@@ -78,7 +78,7 @@ def _search(folder: Path, depth: int) -> list[Path]:
     if depth == DEEPEST:
         return here
     children = sorted((path for path in folder.iterdir() if path.is_dir()), key=_age)
-    # a run's checkpoint is part of the run, unless an evaluation was written into it
+    # a run's checkpoint is part of the run unless it contains an evaluation
     inside = [p for p in children if not p.name.startswith("checkpoint-") or _holds(p, EVALUATION_FILES)]
     return here + [found for path in inside for found in _search(path, depth + 1)]
 
@@ -96,7 +96,7 @@ def _below(name: str, where: Path, folder: Path) -> str:
 
 
 def _age(path: Path) -> tuple:
-    """Sorts an evaluation before a training above the one after it, and checkpoint-100 above checkpoint-1000."""
+    """Sort key: by age of the oldest file, then by name, with checkpoint-100 before checkpoint-1000."""
     files = [path / name for name in (*EVALUATION_FILES, *RUN_FILES) if (path / name).is_file()]
     head, _, number = path.name.rpartition("-")
     step = int(number) if number.isdecimal() and number.isascii() else 0

@@ -1,4 +1,4 @@
-"""Logged rollout trees as the page's tree viewer takes them: thinned to a budget, with leaf answers to draw."""
+"""Logged rollout trees for the page's tree viewer: thinned to a budget, with the leaves' answers to draw."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ PLACEHOLDERS = re.compile(r"(?:<\|(?:image|video)_pad\|>)+")
 PICTURE = re.compile(
     r"data:image/(?:png|jpeg);base64,[A-Za-z0-9+/=]{1,65536}"
 )  # as trainer/logs/tree_pictures.py makes them
-MOST_PICTURES = 4  # of a node
+MOST_PICTURES = 4  # per node
 NODE_LISTS = ("tokens", "entropies", "logprobs")
 MOST_NODES = 5_000
 
 
 def read_trees(folder: Path) -> tuple[list[dict], list[str]]:
-    """(trees by rising step, sentences about what is missing); a resumed run's later line replaces the earlier."""
+    """(trees in ascending steps, notes about what is missing); a resumed run's later line replaces the earlier one."""
     entries, faults = read_lines(folder / "trees.jsonl")
     notes = [f"{faults} damaged lines of trees.jsonl were left out"] if faults else []
     kept: dict[tuple, dict] = {}
@@ -43,7 +43,7 @@ def read_trees(folder: Path) -> tuple[list[dict], list[str]]:
 
 
 def _thinned(trees: list[dict]) -> list[dict]:
-    """Trees within the budget: the first of every step before the second of any, steps thinned evenly if need be."""
+    """Trees within the budget: the first of every step before any second one; steps are thinned evenly if needed."""
     lengths = {id(tree): len(json.dumps(tree)) for tree in trees}
     if sum(lengths.values()) <= BUDGET:
         return trees
@@ -64,14 +64,14 @@ def _thinned(trees: list[dict]) -> list[dict]:
 
 
 def tree_items(trees: list[dict], tasks: dict, pictures: Pictures) -> list[dict]:
-    """What the page shows of each tree (page_files/trees.js reads these keys)."""
+    """The content of the page for each tree (page_files/trees.js reads these keys)."""
     return [item for tree in trees if (item := _item(tree, tasks, pictures))]
 
 
 def _item(tree: dict, tasks: dict, pictures: Pictures) -> dict | None:
     nodes = [_node(node, i) for i, node in enumerate(tree["nodes"][:MOST_NODES]) if isinstance(node, dict)]
     if len(nodes) != min(len(tree["nodes"]), MOST_NODES) or not nodes:
-        return None  # parents are named by place, so a tree with a hole cannot be drawn
+        return None  # parents are indices, so a tree with missing nodes cannot be drawn
     rows = [row for row in tree.get("rows") or [] if isinstance(row, dict)]
     return {
         "step": number(tree["step"]),
@@ -89,10 +89,10 @@ def _item(tree: dict, tasks: dict, pictures: Pictures) -> dict | None:
 def _node(node: dict, place: int) -> dict:
     parent = node.get("parent")
     written = text(node.get("text"), 20_000)
-    said = PLACEHOLDERS.sub("[picture]", written)
-    # with the tokens of an observation's picture the page would show hundreds of placeholders
+    shown = PLACEHOLDERS.sub("[picture]", written)
+    # without this, the page would show the hundreds of placeholder tokens of a picture
     lists = {name: node[name] for name in NODE_LISTS if isinstance(node.get(name), list) and node[name]}
-    lists = lists if said == written else {}
+    lists = lists if shown == written else {}
     pictures = node.get("pictures") if isinstance(node.get("pictures"), list) else []
     pictures = [one for one in pictures if isinstance(one, str) and PICTURE.fullmatch(one)]
     return {
@@ -102,7 +102,7 @@ def _node(node: dict, place: int) -> dict:
         "sampled": node.get("sampled") is not False,
         "count": number(node.get("count")),
         "group": number(node.get("group")),
-        "text": said,
+        "text": shown,
         "advantage": number(node.get("advantage")),
         "reward": number(node.get("reward")),
         "error": text(node.get("error"), 200),
@@ -123,7 +123,7 @@ def _row(row: dict, tree: dict, nodes: list[dict], tasks: dict) -> dict:
 
 
 def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict) -> list[dict]:
-    """What the completion that ends in a leaf draws on the prompt's picture; [] for whatever cannot be read."""
+    """The shapes of a leaf's completion on the prompt's picture; [] if they cannot be determined."""
     task, picture_size = tasks.get(tree.get("question_type")), size(tree.get("image_size"))
     if task is None or picture_size is None or task.parse_answer is None or task.config["frame"] == "none":
         return []
@@ -144,7 +144,7 @@ def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict) -> lis
     try:
         thought_tags(task.thought_end)
         parsed = task.parse_answer(completion, **known)
-    except Exception:  # a task that wants the whole record: the tree is shown without drawn answers
+    except Exception:  # a parser that needs the whole record: the tree is shown without shapes
         return []
     return shapes_in(parsed, task.config["frame"], picture_size, processed)
 

@@ -97,7 +97,7 @@ def test_ids_of_one_side_are_refused_unless_common(tmp_path, capsys):
 def test_other_data_under_the_same_id_is_refused(tmp_path, capsys):
     a, b = write(tmp_path / "a", [item("x", 0.0)]), write(tmp_path / "b", [item("x", 0.0, answer="b")])
     assert script.main([a, b]) == 2
-    assert "id 'x' has another answer" in capsys.readouterr().err
+    assert "id 'x' has a different answer" in capsys.readouterr().err
 
 
 def test_load_errors_and_abstentions_leave_the_pairs():
@@ -115,7 +115,7 @@ LINE = json.dumps(item("x", 1.0))
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (f"{LINE}\n{LINE}\n", "line 2: id 'x' is there twice"),
+        (f"{LINE}\n{LINE}\n", "line 2: id 'x' occurs twice"),
         (f"{LINE}\n{LINE[:40]}", "line 2: not a prediction of eval.py"),
         ("[]\n", "line 1: not a prediction"),
         ('{"id": "x", "accuracy": 1.0}\n', "line 1: not a prediction"),

@@ -101,7 +101,7 @@ def test_a_folder_belongs_to_one_evaluation_at_a_time(command, tmp_path, capsys)
     files = script.PredictionFiles(tmp_path / "out")
     files.prepare({"fingerprint": "of another model"}, overwrite=False)
     assert script.main(command("out")) == 2
-    assert "out: another eval.py is writing there; let it end, or name another folder" in capsys.readouterr().err
+    assert "out: another eval.py is writing there; let it finish, or name another folder" in capsys.readouterr().err
     assert json.loads((tmp_path / "out" / "settings.json").read_text()) == {"fingerprint": "of another model"}
     del files
     assert script.main(command("out")) == 0
@@ -186,7 +186,7 @@ def test_a_disk_that_fills_is_named_and_costs_nothing_that_was_written(command, 
         append_to = script.PredictionFiles.append_to
         patch.setattr(script.PredictionFiles, "append_to", lambda self, index: Full(append_to(self, index), 4000))
         assert script.main(command("out")) == 2
-    assert f"--output_dir {tmp_path / 'out'}: No space left on device; make room" in capsys.readouterr().err
+    assert f"--output_dir {tmp_path / 'out'}: No space left on device; free space" in capsys.readouterr().err
     assert not (tmp_path / "out" / "parts" / "0.jsonl").read_bytes().endswith(b"\n")
     assert script.main(command("out")) == 0
     assert lines(tmp_path / "out") == lines(tmp_path / "whole")

@@ -76,7 +76,7 @@ class TestSources:
     def test_nothing_to_show_is_said(self, tmp_path):
         with pytest.raises(ValueError, match="is not a folder"):
             find_sources([tmp_path / "none"])
-        with pytest.raises(ValueError, match="holds nothing to show"):
+        with pytest.raises(ValueError, match="has nothing to show"):
             find_sources([tmp_path])
         (found,) = find_sources([tmp_path], may_be_empty=True)
         assert found.is_run
