@@ -212,7 +212,7 @@ def test_a_metric_that_needs_many_predictions_leaves_the_others(tmp_path):
 def test_another_question_under_the_same_id_is_refused(tmp_path, capsys):
     sides = [write(tmp_path / q, [item("x", 1.0, answer="yes") | {"record": {"question": q}}]) for q in "ab"]
     assert script.main(sides) == 2
-    assert "another question in A" in capsys.readouterr().err
+    assert "a different question in A" in capsys.readouterr().err
 
 
 def test_half_a_surrogate_in_an_id_can_be_written(tmp_path):
