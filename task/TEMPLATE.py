@@ -12,7 +12,7 @@ TASK_CONFIG = {
     "grpo_template": (
         "{Question} First think inside <think> </think>, then give a short answer inside <answer> </answer>."
     ),
-    "description": "a short text, compared after white space and case",  # the next three are for people
+    "description": "a short text, compared after white space and case",  # optional, as the next three
     "input_format": "a question, with or without pictures",
     "output_format": "a few words",
     # Where the answer's coordinates live: "none" (no coordinates), "original", "processed" (Qwen2.5-VL's pixels) or

@@ -20,8 +20,9 @@ from task.parsing.answers import thought_tags
 NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
-REQUIRED_KEYS = ("task_type", "grpo_template", "description", "input_format", "output_format", "frame")
-OPTIONAL_KEYS = ("system_prompt",)
+REQUIRED_KEYS = ("task_type", "grpo_template")
+OPTIONAL_KEYS = ("frame", "system_prompt", "description", "input_format", "output_format")
+MISSPELT = 0.8  # similarity from which an unknown key is taken for a known one
 REWARD_KEYWORDS = ("id", "question_type", "image_size", "processed_size", "record", "thought_end")
 
 # name -> (positional arguments it is called with, is it called with keywords too, must every task have it)
@@ -40,6 +41,7 @@ SELF_TEST_KEYS = ("record", "right", "wrong")
 class Task:
     """One loaded task file. `name` is TASK_CONFIG["task_type"], the value of a record's question_type.
 
+    config: TASK_CONFIG with a frame and a description, where the file gives none.
     format_reward(completion, sol, **kw) -> 0.0 or 1.0
     accuracy_reward(completion, sol, **kw) -> float, (float, dict of logged numbers), or None (does not apply)
     process_answer(answer, size_from, size_to) -> the answer with its coordinates moved between two (width, height)
@@ -92,6 +94,11 @@ def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") 
     if not tasks:
         raise UserError(f"{where} holds no task file: copy TEMPLATE.py there under a new name.")
     return tasks
+
+
+def register(*args, **kwargs) -> Callable:
+    """Does nothing: a task is registered by its file. Files of the published form may call it, or decorate with it."""
+    return args[0] if len(args) == 1 and callable(args[0]) else lambda decorated: decorated
 
 
 def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
@@ -147,8 +154,11 @@ def _checked(path: Path, module: ModuleType) -> Task:
             f"{path}: has no TASK_CONFIG{_did_you_mean(near)}: every file in task/ is a task and defines it, "
             "see TEMPLATE.py."
         )
-    _check_config(path, config)
     functions = {name: _function(path, module, name) for name in FUNCTIONS}
+    if isinstance(config, dict):
+        frame = "none" if functions["process_answer"] is None else "processed"
+        config = {"frame": frame, "description": "no description"} | config
+    _check_config(path, config)
     if config["frame"] in MAPPED_FRAMES and functions["process_answer"] is None:
         raise UserError(
             f"{path}: frame {config['frame']!r} needs process_answer(answer, size_from, size_to), which moves the "
@@ -164,14 +174,15 @@ def _check_config(path: Path, config) -> None:
         if key not in config:
             near = difflib.get_close_matches(key, config, n=1)
             raise UserError(f"{path}: TASK_CONFIG has no {key!r}{_did_you_mean(near)}: add it, see TEMPLATE.py.")
+    known = REQUIRED_KEYS + OPTIONAL_KEYS
     for key, value in config.items():
-        if key not in REQUIRED_KEYS + OPTIONAL_KEYS:
-            near = difflib.get_close_matches(str(key), REQUIRED_KEYS + OPTIONAL_KEYS, n=1)
+        near = difflib.get_close_matches(str(key).lower(), known, n=1, cutoff=MISSPELT)
+        if key not in known and near:
             raise UserError(
-                f"{path}: TASK_CONFIG has the unknown key {key!r}{_did_you_mean(near)}: "
-                "keep settings of your own in a constant of the file."
+                f"{path}: TASK_CONFIG has the unknown key {key!r}{_did_you_mean(near)}: correct it, or name a setting "
+                "of your own less like it."
             )
-        if not isinstance(value, str) or not value.strip():
+        if key in known and (not isinstance(value, str) or not value.strip()):
             raise UserError(f"{path}: TASK_CONFIG[{key!r}] is {value!r}: give a text that is not empty.")
     for key in ("grpo_template", "system_prompt"):
         slot = next((slot for slot in ("<image>", "<video>") if slot in config.get(key, "")), None)

@@ -8,6 +8,7 @@ import pytest
 from paths import ROOT
 from task_files import write
 
+from task.errors import UserError
 from task.task_loader import get_task, load_tasks, print_summary
 
 
@@ -122,6 +123,77 @@ def test_a_broken_file_is_named_with_the_way_out(tmp_path, changes, words):
     assert message.endswith(".")
     for word in words:
         assert word in message, message
+
+
+PLAIN = """
+TASK_CONFIG = {"task_type": "count", "grpo_template": "{Question} Count.", "weights": [1, 2], "sft_template": None}
+
+
+def format_reward(completion, sol, **kw):
+    return 1.0
+
+
+def accuracy_reward(completion, sol, **kw):
+    return 0.5
+"""
+MOVES = """
+
+def process_answer(answer, size_from, size_to):
+    return answer
+"""
+CALLED = """
+from task.task_loader import register
+
+register(TASK_CONFIG["task_type"], TASK_CONFIG, format_reward=format_reward, accuracy_reward=accuracy_reward)
+"""
+DECORATED = """
+from task.task_loader import register
+
+
+@register
+def one():
+    return 1
+
+
+@register("count")
+def two():
+    return 2
+
+
+assert (one(), two()) == (1, 2)
+"""
+OWN = """
+
+def register(registry):
+    raise RuntimeError("called")
+"""
+
+
+@pytest.mark.parametrize("ending", ["", CALLED, DECORATED, OWN])
+def test_a_file_of_the_published_form_is_a_task(tmp_path, ending, capsys):
+    (tmp_path / "count.py").write_text(PLAIN + ending)
+    task = load_tasks(tmp_path)["count"]
+    assert task.config["frame"] == "none" and task.config["weights"] == [1, 2]
+    assert task.accuracy_reward("x", "y") == 0.5
+    print_summary({"count": task})
+    assert "no description" in capsys.readouterr().out
+    (tmp_path / "count.py").write_text(PLAIN + MOVES + ending)
+    assert load_tasks(tmp_path)["count"].config["frame"] == "processed"
+
+
+@pytest.mark.parametrize(
+    ("key", "known"),
+    [
+        ("system_promt", "system_prompt"),
+        ("Frame", "frame"),
+        ("discription", "description"),
+        ("grpo_templat", "grpo_template"),
+    ],
+)
+def test_a_key_close_to_a_known_one_is_refused(tmp_path, key, known):
+    (tmp_path / "count.py").write_text(PLAIN.replace('"weights"', repr(key)))
+    with pytest.raises(UserError, match=f"unknown key '{key}' .did you mean '{known}'"):
+        load_tasks(tmp_path)
 
 
 def test_two_files_of_one_type_are_both_named(tmp_path):
