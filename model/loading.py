@@ -62,7 +62,7 @@ def load_policy(
 
 def adapter_base(path: str | Path) -> str:
     """Name or folder of the model that an adapter was trained on. UserError if the adapter does not name it."""
-    base = _adapter_settings(path).get("base_model_name_or_path")
+    base = adapter_settings(path).get("base_model_name_or_path")
     if not base:
         raise UserError(f"{path}/adapter_config.json names no base model: give it as --model_name_or_path.")
     return base
@@ -79,7 +79,7 @@ def load_adapter(model, path: str | Path, trainable: bool = False):
     from peft import PeftConfig, get_peft_model, get_peft_model_state_dict, set_peft_model_state_dict
     from peft.utils.save_and_load import load_peft_weights
 
-    settings = _adapter_settings(path)
+    settings = adapter_settings(path)
     if settings.get("peft_type") != "LORA":
         raise AdapterError(
             f"{path} is an adapter of type {settings.get('peft_type')}: only LORA adapters are supported."
@@ -123,7 +123,8 @@ def trainable_report(model, module: VLMModule) -> dict[str, tuple[int, int]]:
     return {tower: counts for tower, counts in report.items() if counts[1]}
 
 
-def _adapter_settings(path: str | Path) -> dict:
+def adapter_settings(path: str | Path) -> dict:
+    """What adapter_config.json says. AdapterError for a folder without, or without the adapter's weights."""
     folder = Path(path)
     file = folder / "adapter_config.json"
     if not file.exists():

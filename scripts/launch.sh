@@ -84,6 +84,37 @@ else
 fi
 [[ -f $config ]] || refuse "the recipe '$config' is not a file: give --config (or CONFIG) one of $repo/config/recipes/*.yaml"
 
+# ---- what a Qwen2.5-VL-3B recipe takes where nothing else is named: local weights, the published trajectory records ----
+of_3b='' model_named=${MODEL_PATH:-} records_named=${DATASET_NAME:-} pictures_named=${IMAGE_ROOT:-}
+while IFS= read -r line || [[ -n $line ]]; do
+  case $line in
+    model_name_or_path:*Qwen/Qwen2.5-VL-3B-Instruct*) of_3b=yes ;;
+    dataset_name:*) records_named=yes ;;
+  esac
+done < "$config"
+for word in ${passed[@]+"${passed[@]}"}; do
+  case $word in
+    --model_name_or_path | --model_name_or_path=*) model_named=yes ;;
+    --dataset_name | --dataset_name=*) records_named=yes ;;
+    --image_root | --image_root=*) pictures_named=yes ;;
+  esac
+done
+lies_here() { [[ -e $1 || -e $repo/$1 ]]; }  # train.py looks in the same two places
+defaults=()
+if [[ -n $of_3b && -z $model_named ]] && lies_here pretrained_weights/Qwen2.5-VL-3B-Instruct/config.json; then
+  defaults+=(--model_name_or_path pretrained_weights/Qwen2.5-VL-3B-Instruct)
+fi
+if [[ -n $of_3b && -z $records_named ]]; then
+  if lies_here data/ShareRobot/trajectory/images; then pictures_named=yes; fi
+  if [[ -z $pictures_named ]] || ! lies_here metadata/grpo_sharerobot_trajectory_train.json; then
+    refuse "no training records: set DATASET_NAME, or fetch the published ones with these two commands, in $repo:
+  hf download whcpumpkin/GRPO-MA-data grpo_sharerobot_trajectory_train.json grpo_sharerobot_trajectory_test.json --repo-type dataset --local-dir metadata
+  hf download BAAI/ShareRobot --include 'trajectory/*' --repo-type dataset --local-dir data/ShareRobot"
+  fi
+  defaults+=(--dataset_name "$repo/scripts/train/grpo_trajectory.yaml")
+fi
+((${#defaults[@]} == 0)) || say "taken as nothing else is named: ${defaults[*]}"
+
 # ---- rendezvous: a free port, unless MASTER_PORT says which ----
 port_is_free() {
   "$python" -c 'import socket, sys
@@ -108,13 +139,14 @@ if ((node_rank == 0)) && ! port_is_free "$port"; then
 fi
 
 # ---- flags of train.py from the environment: only what is set ----
-flags=("${fixed[@]}")
+flags=("${fixed[@]}" "${defaults[@]}")
 from_env() { if [[ -n ${!1:-} ]]; then flags+=("--$2" "${!1}"); fi; }
 from_env METHOD method
 from_env MODEL_PATH model_name_or_path
 from_env DATASET_NAME dataset_name
 from_env IMAGE_ROOT image_root
-from_env OUTPUT_DIR output_dir
+output_dir=${OUTPUT_DIR:-${RUN_NAME:+output/$RUN_NAME}}
+[[ -z $output_dir ]] || flags+=(--output_dir "$output_dir")
 from_env RUN_NAME run_name
 from_env THINK_NUM think_num
 from_env ANSWER_NUM answer_num

@@ -122,10 +122,15 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
 
     An AdapterError is raised in all processes, including those that had nothing to predict.
     """
-    from model.loading import AdapterError
+    from model.loading import AdapterError, adapter_base, adapter_settings
+    from model.registry import module_for
     from trainer.evaluation.item_metrics import UNSCORED
     from trainer.evaluation.summary import intervals, summarise
 
+    if not Path(args.output_dir).exists():  # a path that is wrong leaves no folder behind
+        if args.adapter_path:
+            adapter_settings(args.adapter_path)
+        module_for(args.model_name_or_path or adapter_base(args.adapter_path))
     settings = fingerprinted_settings(args, rows, tasks)
     files = PredictionFiles(Path(args.output_dir))
     together(processes, lambda: files.prepare(settings, args.overwrite))

@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # Evaluates a checkpoint (or a model) on trajectory records with scripts/eval/eval.py.
 # Usage: ADAPTER_PATH=runs/mine bash scripts/eval/run_eval_trajectory.sh [flags of eval.py]
-# Variables: ADAPTER_PATH, MODEL_PATH (one of the two), DATASET_NAME (default: the demo's held-out scenes), IMAGE_ROOT,
-# OUTPUT_DIR (default: eval beside the adapter, or runs/eval). See scripts/README.md.
+# Variables: ADAPTER_PATH, MODEL_PATH (one of the two), DATASET_NAME (default: the published test records where they lie,
+# else the demo's held-out scenes), IMAGE_ROOT, OUTPUT_DIR (default: eval beside the adapter, or runs/eval).
+# See scripts/README.md.
 set -euo pipefail
 
 repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/../.." > /dev/null && pwd)
-case ${1:-} in -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
+case ${1:-} in -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;; esac
 
 python=${PYTHON:-$repo/.venv/bin/python}
 [[ -n ${PYTHON:-} || -x $python ]] || python=python
@@ -15,11 +16,27 @@ if ! command -v -- "$python" > /dev/null; then
   exit 2
 fi
 
+# ---- the test records: the published ones, but not for the demo's model ----
+of_demo='' published=metadata/grpo_sharerobot_trajectory_test.json
+if [[ ${MODEL_PATH:-} == *tiny_model* ]]; then of_demo=yes; fi
+settings=${ADAPTER_PATH:-}/adapter_config.json
+if [[ -f $settings && $(< "$settings") == *tiny_model* ]]; then of_demo=yes; fi
+dataset=${DATASET_NAME:-} image_root=${IMAGE_ROOT:-}
+if [[ -z $dataset && -z $of_demo ]]; then
+  for folder in "$PWD" "$repo"; do
+    [[ -f $folder/$published ]] || continue
+    dataset=$folder/$published image_root=${image_root:-$folder/data/ShareRobot/trajectory/images}
+    break
+  done
+fi
+dataset=${dataset:-$repo/metadata/demo/trajectory_test.yaml}
+case " $* " in *' --dataset '*) ;; *) echo "run_eval_trajectory: test file $dataset" >&2 ;; esac
+
 flags=()
 from_env() { if [[ -n ${!1:-} ]]; then flags+=("--$2" "${!1}"); fi; }
 from_env MODEL_PATH model_name_or_path
 from_env ADAPTER_PATH adapter_path
-from_env IMAGE_ROOT image_root
-flags+=(--dataset "${DATASET_NAME:-$repo/metadata/demo/trajectory_test.yaml}")
+[[ -z $image_root ]] || flags+=(--image_root "$image_root")
+flags+=(--dataset "$dataset")
 flags+=(--output_dir "${OUTPUT_DIR:-${ADAPTER_PATH:-$repo/runs}/eval}")
 exec "$python" "$repo/scripts/eval/eval.py" "${flags[@]}" "$@"

@@ -177,7 +177,8 @@ def test_recipes(launch):
     recipes = ROOT / "config" / "recipes"
     for script, of_gpus in ((LAUNCHER, "grpo_ma_qwen2_5_vl_3b.yaml"), (FULL, "grpo_ma_qwen2_5_vl_3b_full.yaml")):
         assert value(launch(recipe_flag=False, gpus=0, script=script), "--config") == str(recipes / "grpo_ma_demo.yaml")
-        assert value(launch(recipe_flag=False, gpus=1, script=script), "--config") == str(recipes / of_gpus)
+        done = launch(recipe_flag=False, gpus=1, script=script, DATASET_NAME="d.yaml")
+        assert value(done, "--config") == str(recipes / of_gpus)
         assert (recipes / of_gpus).is_file()
     missing = launch("--config", "no such.yaml", recipe_flag=False)
     assert missing.returncode == 2
@@ -324,6 +325,7 @@ def slurm(tmp_path):
 
     def run(*arguments, folder=ROOT, **variables):
         environment = os.environ | job | {"PYTHON": sys.executable, "CUDA_VISIBLE_DEVICES": "0,1,2"}
+        environment |= {"DATASET_NAME": "d.yaml"}
         environment |= {"PATH": f"{tools}:{os.environ['PATH']}", "SLURM_SUBMIT_DIR": str(folder), **variables}
         command = ["bash", str(spooled), *arguments]
         return subprocess.run(command, env=environment, cwd="/", capture_output=True, text=True, timeout=60)

@@ -185,7 +185,7 @@ def test_a_file_of_the_published_form_is_a_task(tmp_path, ending, capsys):
     ("key", "known"),
     [
         ("system_promt", "system_prompt"),
-        ("Frame", "frame"),
+        ("FRAME", "frame"),
         ("discription", "description"),
         ("grpo_templat", "grpo_template"),
     ],
