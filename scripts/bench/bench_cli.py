@@ -1,4 +1,4 @@
-"""The command line the benchmarks share: a preset, its sizes, rounds, and where the metrics go."""
+"""The command line that the benchmarks share: a preset, its sizes, rounds, and the file for the results."""
 
 import argparse
 import json
@@ -10,18 +10,20 @@ from bench_model import PRESETS
 
 
 def benchmark_parser(doc: str, rounds: int) -> argparse.ArgumentParser:
-    """--preset, --rounds, --json and one flag a size."""
+    """--preset, --rounds, --json and one flag per size."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=sorted(PRESETS), default="cpu", help="gpu: random weights of the 3B model")
-    parser.add_argument("--rounds", type=int, default=rounds, help="runs of each side, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the metrics to this file")
+    parser.add_argument(
+        "--rounds", type=int, default=rounds, help="runs of each side, alternating; medians are reported"
+    )
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     for name in PRESETS["cpu"]["sizes"]:
         parser.add_argument(f"--{name}", type=int, help="default: the preset's")
     return parser
 
 
 def run(parser: argparse.ArgumentParser, measure: Callable[[dict, dict, argparse.Namespace], dict]) -> None:
-    """Prints and writes what `measure(preset, sizes, args)` returns, on one thread; status 2 without the device."""
+    """Prints and writes the result of `measure(preset, sizes, args)`, on one thread; status 2 without the device."""
     args = parser.parse_args()
     preset = PRESETS[args.preset]
     if preset["device"] == "cuda" and not torch.cuda.is_available():

@@ -1,4 +1,4 @@
-"""The model the benchmarks share: Qwen2.5-VL of a given size with random weights, and the demo's processor."""
+"""The model that the benchmarks share: Qwen2.5-VL of a given size with random weights, and the demo's processor."""
 
 import statistics
 import time
@@ -8,7 +8,7 @@ import torch
 from transformers import AutoProcessor, GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 PROCESSOR = Path(__file__).resolve().parents[1] / "demo" / "tiny_model"
-# Ids from here on stand for nothing in the demo's tokenizer, so random tokens never hit a special one.
+# Ids from here on are unused by the demo's tokenizer, so random tokens are never special ones.
 FIRST_FREE_ID = 1000
 
 PRESETS = {
@@ -47,7 +47,7 @@ PRESETS = {
         "sizes": {"think_num": 4, "answer_num": 4, "thought": 512, "answer": 64, "text_tokens": 60, "grid": 40},
         "device": "cuda",
         "dtype": "bfloat16",
-        "checkpointing": True,  # TRL's default; without it the dense side alone needs more than a large GPU has
+        "checkpointing": True,  # TRL's default; without it the dense side alone exceeds the memory of a large GPU
     },
 }
 
@@ -57,7 +57,7 @@ def build_processor():
 
 
 def build_model(preset: dict, processor) -> Qwen2_5_VLForConditionalGeneration:
-    """The preset's model in eval mode, its media ids those of the processor; the same weights at every call."""
+    """The preset's model in eval mode, with the processor's media ids; every call gives the same weights."""
     text, vision = dict(preset["text"]), dict(preset["vision"])
     mrope, tokenizer = text.pop("mrope"), processor.tokenizer
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
@@ -82,10 +82,10 @@ def build_model(preset: dict, processor) -> Qwen2_5_VLForConditionalGeneration:
 
 
 def write_to_the_limit(model, processor) -> None:
-    """Takes special tokens out of every sampling step of `model`, so that each rollout reaches its token limit.
+    """Bans special tokens in every sampling step of `model`, so that each rollout reaches its token limit.
 
-    In the output layer's forward, which trees and `generate` call alike; the fused head of the log-prob passes reads
-    the layer's weights only.
+    The ban is in the output layer's forward, which both trees and `generate` call; the fused head of the log-prob
+    passes uses only the layer's weights.
     """
     banned = torch.tensor(processor.tokenizer.all_special_ids, device=model.device)
 
@@ -96,7 +96,7 @@ def write_to_the_limit(model, processor) -> None:
 
 
 class Clock:
-    """Medians of alternating runs; on a CPU in CPU seconds, which other processes disturb less than the wall clock."""
+    """Medians of alternating runs; on a CPU in CPU seconds, which other processes affect less than the wall clock."""
 
     def __init__(self, device: str):
         self.cuda = device == "cuda"

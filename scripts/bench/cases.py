@@ -12,9 +12,9 @@ PATCH = 14
 
 
 class FixedLengths(Policy):
-    """K thoughts of `thought` tokens with M answers of `answer` tokens each; it forks at the limit, closed or not.
+    """K thoughts of `thought` tokens with M answers of `answer` tokens each; forks at the limit, closed or not.
 
-    Random weights never close a thought, so the benchmarks fork by length; the engine does the same work.
+    Random weights never close a thought, so the benchmarks fork by length; the engine's work is the same.
     """
 
     def __init__(self, think_num: int, answer_num: int, thought: int, answer: int):
@@ -32,7 +32,7 @@ class FixedLengths(Policy):
 
 
 def write_pictures(folder: Path, grid: int, count: int) -> list[str]:
-    """`count` random pictures that the processor leaves at their size: `grid` x `grid` patches each."""
+    """`count` random pictures of `grid` x `grid` patches each, which the processor does not resize."""
     generator = np.random.default_rng(0)
     paths = []
     for i in range(count):
@@ -43,7 +43,7 @@ def write_pictures(folder: Path, grid: int, count: int) -> list[str]:
 
 
 def question_of_length(module, image: str, tokens: int) -> str:
-    """A question with which the whole prompt, chat template included, has `tokens` tokens beside the picture's."""
+    """A question with which the whole prompt, chat template included, has `tokens` tokens without the picture's."""
     picture = Image.open(image)
     question = "what"
     while True:
@@ -56,5 +56,5 @@ def question_of_length(module, image: str, tokens: int) -> str:
 
 
 def messages_of(question: str) -> list[dict]:
-    """The user turn of one picture and the question."""
+    """A user turn with one picture and the question."""
     return [{"role": "user", "content": [{"type": "image", "index": 0}, {"type": "text", "text": question}]}]

@@ -1,13 +1,13 @@
-"""What differs between runs of two checkouts, and the tables that say so; compare_checkouts.py makes the runs."""
+"""Differences between runs of two checkouts, and tables of them; compare_checkouts.py makes the runs."""
 
 import torch
 
-CLOCK = ("time", "per_second", "runtime", "seconds")  # parts of the names of metrics that a clock gives
+CLOCK = ("time", "per_second", "runtime", "seconds")  # parts of the names of metrics that depend on time
 REFUSED = 2  # exit status for a user's mistake
 
 
 def compare(before: dict, after: dict) -> dict:
-    """Weights, metrics that no clock gives, and start-up lines of two runs of a recipe; the steps with a gradient."""
+    """Differences of two runs in weights, metrics and start-up lines; and the number of steps with a gradient."""
     lines = [{line: True for line in side["lines"]} for side in (before, after)]
     return {
         "weights": weights(before["weights"], after["weights"]),
@@ -18,7 +18,7 @@ def compare(before: dict, after: dict) -> dict:
 
 
 def common(before: dict, after: dict) -> dict:
-    """How many values of two mappings are equal, those that differ, and the names that only one has."""
+    """The number of equal values of two mappings, the differing values, and the names that only one has."""
     both = [name for name in before if name in after]
     return {
         "equal": sum(before[name] == after[name] for name in both),
@@ -41,7 +41,7 @@ def bits(tensor: torch.Tensor) -> tuple:
 
 
 def metrics(log: list[dict]) -> dict[str, str]:
-    """{"metric, step N": value} of a log, without what a clock measures. Texts, so that NaN equals NaN."""
+    """{"metric, step N": value} of a log, without time-dependent metrics. Values are text, so that NaN equals NaN."""
     return {
         f"{name}, step {entry['step']}": repr(value)
         for entry in log
@@ -57,7 +57,7 @@ def refusals(before: dict, after: dict) -> dict:
 
 
 def differs(found: dict) -> bool:
-    """Whether more differs than wording and the names that only one checkout has."""
+    """Whether anything differs other than wording and names that only one checkout has."""
     statuses = [before[0] != after[0] for before, after in found["refusals"].values()]
     parts = [recipe[part] for recipe in found["recipes"].values() for part in ("weights", "log", "settings")]
     lost = [recipe["weights"][side] for recipe in found["recipes"].values() for side in ("before", "after")]
@@ -65,7 +65,7 @@ def differs(found: dict) -> bool:
 
 
 def report(found: dict) -> str:
-    """Markdown: a row per recipe, the differences of each part, and the refusals whose words differ."""
+    """Markdown: a row per recipe, the differences of each part, and refusals with different wording."""
     lines = [
         "| recipe | equal tensors | differing | largest difference | steps with a gradient | metrics equal / differing "
         "/ of one | settings equal / differing / of one | start-up lines equal / of one |",

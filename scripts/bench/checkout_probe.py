@@ -1,4 +1,4 @@
-"""Reports how the checkout in the working folder reads command lines; compare_checkouts.py starts it in each checkout.
+"""Reports how the checkout in the working folder parses command lines; compare_checkouts.py runs it in each checkout.
 
 Reads {"resolve": {name: argv}, "refuse": {name: argv}} from stdin and writes to the file named as its argument:
 {field: value} of the settings dataclasses for the command lines under "resolve", and [exit status, last line of stderr]

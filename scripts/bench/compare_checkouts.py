@@ -6,8 +6,8 @@
 Both run with this Python, each in its own folder. Every recipe of both is trained for a few steps with its own seed:
 the demo recipes as they are, the others with the tiny models, the demo data and short completions. The saved weights
 must agree bit for bit, logged metrics exactly, settings (recipes as they are) in every field that both have, refusals
-of wrong settings in their exit status. Wording may differ and is shown side by side. Exit status 1 where something
-else differs.
+of wrong settings in their exit status. Wording may differ and is shown side by side. Exit status 1 if anything else
+differs.
 """
 
 import argparse
@@ -80,7 +80,7 @@ def main() -> None:
 
 
 def start(root: Path, command: list, stdin: str | None = None) -> subprocess.CompletedProcess:
-    """Runs `command` in a checkout: one thread, no network, nothing from PYTHONPATH."""
+    """Runs `command` in a checkout: one thread, no network, no PYTHONPATH."""
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
     environment["PYTHON"] = sys.executable
@@ -92,7 +92,7 @@ def flags_of(settings: dict) -> list[str]:
 
 
 def probe(root: Path, folder: Path, recipes: list[str]) -> dict:
-    """What checkout_probe.py says of the recipes and the wrong settings, and the launcher's refusals."""
+    """The output of checkout_probe.py for the recipes and the wrong settings, and the launcher's refusals."""
     folder.mkdir()
     base = flags_of(COMMON | {"max_steps": 1, "output_dir": folder / "refused"})
     asked = {
@@ -118,7 +118,7 @@ def probe(root: Path, folder: Path, recipes: list[str]) -> dict:
 
 
 def neutral(text: str, root: Path, folder: Path) -> str:
-    """`text` without the places of the checkout and of its output."""
+    """`text` without the paths of the checkout and of its output."""
     return text.replace(str(folder), "OUT").replace(str(root), "CHECKOUT")
 
 

@@ -1,11 +1,11 @@
-"""Greedy evaluation in batches against one record after another: the same tokens, in how much less time.
+"""Greedy evaluation in batches against one record at a time: the same tokens, and the speed-up.
 
     python scripts/bench/evaluate.py --batch_size 32 --rounds 3 --json evaluate.json
 
-The records are the demo's held-out ones of several tasks, with pictures and without, of mixed lengths; the model is the
-demo's tiny one in float32. Both sides go through `trainer.evaluation.predict`, alternately in one process; media are
-decoded and answers scored on both sides. Every completion has --max_new_tokens tokens. Seconds are CPU seconds of one
-thread: a clock would measure the machine's other work too.
+The records are the demo's held-out ones of several tasks, with and without pictures, of mixed lengths; the model is the
+demo's tiny one in float32. Both sides use `trainer.evaluation.predict`, alternately in one process; both decode media
+and score answers. Every completion has --max_new_tokens tokens. Seconds are CPU seconds of one thread, since the wall
+clock would include other work of the machine.
 """
 
 import argparse
@@ -35,7 +35,7 @@ FAMILIES = ("affordance", "detection", "math", "ocr", "reasoning", "trajectory")
 
 
 def records(count: int, tasks: dict):
-    """`count` rows of all families in turns, so that every batch would be mixed."""
+    """`count` rows of all families in turn, so that every batch is mixed."""
     families = []
     for name in FAMILIES:
         rows = build_dataset([str(ROOT / "metadata" / "demo" / f"{name}_test.yaml")], tasks)
@@ -46,7 +46,7 @@ def records(count: int, tasks: dict):
 
 
 def tiny_engine():
-    """(engine, module) of the demo's model, greedy, that never ends before its limit."""
+    """(engine, module) of the demo's model: greedy, and never ending a completion before its limit."""
     module, model, processor = load_policy(str(ROOT / "scripts" / "demo" / "tiny_model"), dtype="float32")
     eos, forbidden, greedy = module.eos_token_ids(processor), module.forbidden_token_ids(processor), Sampling(0.0)
     engine = TransformersEngine(model.eval(), module, processor.tokenizer, greedy, eos, forbidden)
@@ -59,8 +59,8 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=64)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--max_new_tokens", type=int, default=160)
-    parser.add_argument("--rounds", type=int, default=1, help="runs of each side, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the metrics to this file")
+    parser.add_argument("--rounds", type=int, default=1, help="runs of each side, alternating; medians are reported")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     tasks = load_tasks()
@@ -76,7 +76,7 @@ def main() -> None:
     for _ in range(args.rounds):
         batched, together = run(args.batch_size)
         alone, single = run(1)
-        assert together == single, "batches changed a prediction"
+        assert together == single, "batching changed a prediction"
         seconds["batched"].append(batched)
         seconds["one_by_one"].append(alone)
     metrics = {f"{side}_s": statistics.median(values) for side, values in seconds.items()}

@@ -1,4 +1,4 @@
-"""Rollouts that depend on the prompt's id alone, so that every layout of processes trains on the same trees."""
+"""Rollouts that depend only on the prompt's id, so that every layout of processes trains on the same trees."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Write = Callable[[str, object, int], Tree]  # record id, policy, rank -> tree
 class FixedRollouts(GRPOMATrainer):
     """GRPOMATrainer whose trees are written by `write(record id, policy, rank)` instead of sampled.
 
-    All else is a real run's: the weights are gathered for the rollout and put back, also where nothing reads them.
+    Everything else is as in a real run: weights are gathered for the rollout and restored, although nothing reads them.
     """
 
     def __init__(self, *args, write: Write, **kwargs):
@@ -30,7 +30,7 @@ class FixedRollouts(GRPOMATrainer):
 
 
 class Writer:
-    """What the trainer asks of an engine, by a function."""
+    """An engine whose trees come from a function."""
 
     def __init__(self, write: Write, rank: int, end: int):
         self.write, self.rank, self.end = write, rank, end
@@ -46,9 +46,9 @@ class Writer:
 
 
 def hashed_tree(prompt_id: str, policy, rank: int, spans_ranks: bool = False) -> Tree:
-    """K thoughts with M answers each, of ids and lengths drawn from the prompt's id and the place in the group.
+    """K thoughts with M answers each, with ids and lengths derived from the prompt's id and the place in the group.
 
-    `spans_ranks`: the thoughts are those that follow the lower ranks' in one large group.
+    `spans_ranks`: the ranks share one large group, in which this rank's thoughts follow those of the lower ranks.
     """
     answers = policy.answer.count
     first = rank * policy.thought.count if spans_ranks else 0
@@ -63,7 +63,7 @@ def hashed_tree(prompt_id: str, policy, rank: int, spans_ranks: bool = False) ->
 
 
 def written(parent: int, kind: str, place: str, longest: int) -> Node:
-    """A node of 1 to `longest` tokens that stand for plain text in the demo's tokenizer."""
+    """A node of 1 to `longest` tokens, which are plain text in the demo's tokenizer."""
     source = random.Random(hashlib.sha256(place.encode()).digest())
     ids = [source.randrange(300, 600) for _ in range(source.randint(1, longest))]
     return Node(parent, kind, ids, logprobs=[-1.0] * len(ids))

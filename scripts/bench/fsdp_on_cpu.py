@@ -1,4 +1,4 @@
-"""FSDP2 on the CPU, for comparisons: accelerate shards over accelerators only, so it is told that this is one."""
+"""FSDP2 on the CPU, for comparisons: accelerate shards only on accelerators, so the CPU is declared as one."""
 
 import os
 from datetime import timedelta
@@ -13,7 +13,7 @@ CONFIG = Path(__file__).resolve().parents[1] / "fsdp2.yaml"
 
 
 def pretend(timeout: timedelta) -> None:
-    """From here on trainers of this process shard with scripts/fsdp2.yaml, over gloo."""
+    """Makes trainers of this process shard as in scripts/fsdp2.yaml, over gloo."""
     settings = yaml.safe_load(CONFIG.read_text(encoding="utf-8"))["fsdp_config"]
     os.environ["ACCELERATE_USE_FSDP"] = "true"
     for name, value in settings.items():  # as `accelerate launch` does

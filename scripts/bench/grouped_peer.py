@@ -1,7 +1,7 @@
-"""The packed step of the package prefix-grouper: the prompt once, every completion a row of its own behind it.
+"""The packed step of the package prefix-grouper: the prompt once, followed by every completion as a separate row.
 
-It shares the prompt of one group, picture included, and nothing between completions. `pip install prefix-grouper`; the
-training benchmark leaves this side out where it is not installed.
+It shares the prompt of a group, picture included, but nothing between completions. `pip install prefix-grouper`; the
+training benchmark skips this side if the package is not installed.
 """
 
 import importlib.util
@@ -15,7 +15,7 @@ NAME = "grouped_peer"
 
 
 def _attention(module, query, key, value, attention_mask, *args, prefix_grouper, **kwargs):
-    def attend(q, k, v, key_padding):  # all rows are of one length here, so nothing is padded
+    def attend(q, k, v, key_padding):  # all rows have the same length here, so nothing is padded
         queries, keys = q.shape[2], k.shape[2]
         causal = torch.ones(queries, keys, dtype=torch.bool, device=q.device).tril(keys - queries)
         return sdpa_attention_forward(module, q, k, v, causal[None, None], **options)[0]
@@ -25,7 +25,7 @@ def _attention(module, query, key, value, attention_mask, *args, prefix_grouper,
 
 
 def grouped_step(module, model, prompt, rows):
-    """(R, T) log-probs of rows behind one prompt, through that package and the language model's attention."""
+    """(R, T) log-probs of rows after one prompt, with that package and the language model's attention."""
     from prefix_grouper import PrefixGrouper
 
     AttentionInterface.register(NAME, _attention)

@@ -3,9 +3,9 @@
     python scripts/bench/kill_resume.py --kills 20 --json kills.json
     python scripts/bench/kill_resume.py --kills 4 --processes 2
 
-Every run is the demo, a few steps with a checkpoint after each, and every start has `--resume auto`. kill -9 comes at
-a moment drawn uniformly from the time a whole run takes, so it falls into rollouts, backward passes and saves. When
-a run is through, its weights are compared and the next one starts, until there were enough kills.
+Every run is the demo with a few steps and a checkpoint after each, and every start has `--resume auto`. kill -9 comes
+at a moment drawn uniformly from the duration of a whole run, so it hits rollouts, backward passes and saves. When a run
+has finished, its weights are compared and the next one starts, until there were enough kills.
 
 Exit status 1 if a resume fails, a checkpoint is lost, or weights differ (bit for bit on one process; with more, by more
 than 1e-6).
@@ -39,16 +39,16 @@ SMALL = (
     "--disable_tqdm",
     "true",
 )
-TOLERANCE = 1e-6  # of two processes, whose sums of gradients may come in another order
+TOLERANCE = 1e-6  # for several processes, where the order of gradient sums may differ
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=6, help="optimiser steps of a run (default 6)")
+    parser.add_argument("--steps", type=int, default=6, help="optimiser steps per run (default 6)")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments")
-    parser.add_argument("--json", help="file for the metrics")
+    parser.add_argument("--seed", type=int, default=0, help="seed for the moments of the kills")
+    parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
     if args.kills < 1 or args.steps < 2 or args.processes < 1:
         parser.error("--kills and --processes must be at least 1, --steps at least 2")
@@ -95,7 +95,8 @@ def campaign(args, folder: Path) -> dict:
 
 
 def starter(args):
-    """Starts training into a folder, returns the process id; one process is forked, so that imports are paid once."""
+    """A function that starts training into a folder and returns the process id; a single process is forked, which saves
+    the imports."""
     flags = ["--config", str(RECIPE), "--max_steps", str(args.steps), *SMALL, "--resume", "auto"]
 
     def launched(output: Path, log: Path) -> int:
@@ -130,7 +131,7 @@ def starter(args):
 
 
 def wait(process: int, seconds: float = float("inf")) -> int | None:
-    """The process's status; None if it ran for longer and was killed with all it started."""
+    """The process's status; None if it took longer and was killed together with its children."""
     until = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(process, os.WNOHANG)

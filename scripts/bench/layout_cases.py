@@ -1,4 +1,4 @@
-"""The rows and columns of the table that layout_matrix.py makes."""
+"""The rows and columns of layout_matrix.py's table."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LAYOUTS = {
 
 @dataclass(frozen=True)
 class Case:
-    """Eight trees an optimiser step, over all processes; in the spread case four, with twice the thoughts.
+    """Eight trees per optimiser step over all processes; in the spread case four, with twice the thoughts.
 
     Attributes:
-        micro_batches: an optimiser step is cut into so many on each process.
-        spread: two processes hold half the thoughts of each prompt, and one holds all.
+        micro_batches: micro-batches per optimiser step and process.
+        spread: the thoughts of each prompt are spread over the processes.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Case:
 
     @property
     def kind(self) -> tuple:
-        """Cases of one kind must end with the same weights."""
+        """Cases of the same kind must end with the same weights."""
         return self.loss_type, self.spread, self.lora
 
 
@@ -52,10 +52,10 @@ CASES = [
 
 
 def settings(case: Case, processes: int) -> dict:
-    """Training arguments of a case on so many processes."""
-    spans = processes if case.spread else 1  # processes that one group spans
+    """Training arguments of a case on a number of processes."""
+    spans = processes if case.spread else 1  # number of processes that a group spans
     think_num, answer_num, prompts = (4 // spans, 2, 4) if case.spread else (2, 2, 8)
-    trees = prompts * spans // processes  # of a process in an optimiser step
+    trees = prompts * spans // processes  # per process and optimiser step
     return {
         "method": "grpo_ma",
         "think_num": think_num,

@@ -1,13 +1,13 @@
-"""Does the layout of processes change what is learnt? Three steps on fixed rollouts, as one process and as two.
+"""Does the layout of processes change the result of training? Three steps on fixed rollouts, with one process and two.
 
     python scripts/bench/layout_matrix.py [--full] [--json layout_matrix.json]
 
 Layouts: one process; two with plain data parallelism, ZeRO-2, ZeRO-3 and FSDP2, over gloo on the CPU (where accelerate
-shards only if it is told that this is an accelerator). Cases: packed and dense passes, losses that average over rows
-and over tokens, the same eight trees an optimiser step in one, two or four micro-batches, and thoughts of one group
-spread over the processes. Each entry is the largest difference of a trained weight from one process, packed, whole
-batch. AdamW has eps 1e-3: with 1e-8 rounding alone moves single weights by 1e-4, as g / (|g| + eps) is then the sign of
-a gradient that is almost zero.
+shards only if the CPU is declared as an accelerator). Cases: packed and dense passes, losses averaged over rows and
+over tokens, the same eight trees per optimiser step in one, two or four micro-batches, and thoughts of one group spread
+over the processes. Each entry is the largest difference of a trained weight from training with one process, packed, in
+one batch. AdamW has eps 1e-3: with 1e-8, rounding alone moves single weights by 1e-4, since g / (|g| + eps) is then the
+sign of a gradient that is almost zero.
 """
 
 import argparse
@@ -30,7 +30,7 @@ TARGET = 1e-5
 
 
 def measure(layout: str, cases: list[Case], folder: Path) -> dict[str, dict]:
-    """Case name -> what the worker saved: weights before and after, and advantages."""
+    """Case name -> the worker's results: weights before and after, and advantages."""
     import torch
 
     processes, _ = LAYOUTS[layout]
@@ -59,7 +59,7 @@ def largest_gap(left: dict, right: dict) -> float:
 
 
 def table(found: dict[str, dict[str, float]], results: dict[str, dict[str, dict]]) -> str:
-    """A row a case, a column a layout; `moved` is how far the largest weight went in three steps."""
+    """One row per case, one column per layout; `moved` is the largest change of a weight in three steps."""
     lines = [f"{'':44}" + "".join(f"{layout:>12}" for layout in results) + f"{'moved':>10}"]
     for name, row in found.items():
         entries = "".join(f"{gap:12.1e}" for gap in row.values())
@@ -70,8 +70,8 @@ def table(found: dict[str, dict[str, float]], results: dict[str, dict[str, dict]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--full", action="store_true", help="full fine-tuning too, not only LoRA")
-    parser.add_argument("--json", type=Path, help="write the metrics to this file")
+    parser.add_argument("--full", action="store_true", help="also full fine-tuning, not only LoRA")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--layouts", nargs="+", choices=list(LAYOUTS), default=list(LAYOUTS), help="which columns")
     parser.add_argument("--cases", nargs="+", default=[""], help="only cases whose name contains one of these")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Trains the cases of layout_matrix.py one after the other in one process of a layout (imports take most of the time).
+"""Trains cases of layout_matrix.py one after another as one process of a layout (imports take most of the time).
 
 [torchrun --nproc_per_node 2] scripts/bench/layout_worker.py LAYOUT FOLDER CASE ...
 """
@@ -53,7 +53,7 @@ def train(case: Case, layout: str, folder: Path) -> dict:
     module, model, processor = load_policy(str(ROOT / "scripts/demo/tiny_model"), dtype="float32", trainable=True)
     module.freeze(model, freeze_vision=True)
     target = module.lora_target_modules(model)
-    torch.manual_seed(0)  # of a new adapter
+    torch.manual_seed(0)  # for a new adapter
     trainer = FixedRollouts(
         model,
         text_reward,
@@ -73,7 +73,7 @@ def train(case: Case, layout: str, folder: Path) -> dict:
 
 
 def trainable(model) -> dict[str, torch.Tensor]:
-    """Copies of the trainable weights, also of those that ZeRO-3 or FSDP2 shards."""
+    """Copies of the whole trainable weights, also if ZeRO-3 or FSDP2 shards them."""
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
     whole = contextlib.nullcontext()
     if any(hasattr(weight, "ds_id") for _, weight in named):

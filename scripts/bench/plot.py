@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 def draw(files: list[Path], out: Path) -> None:
-    """A bar a file, its key `speedup`, and a mark at `token_ratio`."""
+    """One bar per file with the height of its key `speedup`, and a mark at `token_ratio`."""
     from matplotlib.figure import Figure
 
     results = {path.stem.replace("_", " "): json.loads(path.read_text()) for path in files}

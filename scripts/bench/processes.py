@@ -1,11 +1,11 @@
-"""Prompts per second of two processes against one, on the demo (CPU, one thread each, each its own prompts).
+"""Prompts per second of two processes against one, on the demo (CPU, one thread and separate prompts per process).
 
     python scripts/bench/processes.py [--steps 10] [--rounds 2] [--json processes.json]
 
-The clock runs from the end of the first step to the end of the last, so imports, loading and first-time costs are out.
-`ratio` is of the wall clock and needs two idle cores. `cpu_ratio` is what idle cores would give: of every step the CPU
-seconds of the slower process count, since the other waits for it. A `ratio` far below it says that the cores had other
-work.
+Time is measured from the end of the first step to the end of the last, which excludes imports, loading and warm-up.
+`ratio` is in wall-clock time and needs two idle cores. `cpu_ratio` estimates the ratio on idle cores: in each step the
+CPU seconds of the slower process count, since the other waits for it. A `ratio` far below it means that the cores were
+busy with other work.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROOT = use_checkout()
 
 from two_processes import start
 
-PROMPTS = 4  # of a process in a step: 64 rows of 16 leaves
+PROMPTS = 4  # per process and step: 64 rows of 16 leaves
 
 
 def train_demo(folder: Path, steps: int) -> None:
@@ -80,9 +80,9 @@ def differences(times: list[float]) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=10, help="optimiser steps of a run, the first is not timed")
-    parser.add_argument("--rounds", type=int, default=2, help="runs of each, alternating; medians count")
-    parser.add_argument("--json", type=Path, help="write the metrics to this file")
+    parser.add_argument("--steps", type=int, default=10, help="optimiser steps per run; the first is not timed")
+    parser.add_argument("--rounds", type=int, default=2, help="runs of each, alternating; medians are reported")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.worker:

@@ -2,10 +2,10 @@
 
     python scripts/bench/rollout.py --preset cpu --rounds 3 --json rollout.json
 
-Sides: our trees TkAm (k thoughts, m answers each), TRL 1.16's `_generate_single_turn` for as many rows as the tree has
-leaves and for as many as it has thoughts, and two passes of it: thoughts first, then every answer's prompt is filled in
-again. The picture is encoded by the processor beforehand for everybody; its vision tower runs inside. All rollouts
-reach their token limits, so every side samples the same tokens.
+Sides: our trees TkAm (k thoughts, m answers each); TRL 1.16's `_generate_single_turn` for as many rows as the tree has
+leaves, and for as many as it has thoughts; and two passes of it, first thoughts, then answers with prompt and thought
+prefilled again. For all sides the processor encodes the picture beforehand, and the vision tower's time is included.
+All rollouts reach their token limits, so every side samples the same number of tokens.
 """
 
 import os
@@ -58,7 +58,7 @@ class Stock:
         self.ids, _, self.media = trainer._tokenize_prompts([[turn]])
 
     def rows(self, count: int, length: int, written: list[list[int]] | None = None) -> list[list[int]]:
-        """`count` completions of `length` tokens; row r goes on behind the tokens written[r]."""
+        """`count` completions of `length` tokens; row r continues the tokens written[r]."""
         written = written or [[]] * count
         ids = [self.ids[0] + tokens for tokens in written]
         media = {

@@ -1,4 +1,4 @@
-"""The peer of the benchmarks: TRL's own GRPOTrainer on the same model, prompts and number of leaves."""
+"""The baseline of the benchmarks: TRL's own GRPOTrainer on the same model, prompts and number of leaves."""
 
 import trl
 from datasets import Dataset, Image
@@ -19,12 +19,12 @@ ONE_STEP = {
 
 
 def sum_reward(completion_ids, **kwargs):
-    """A different reward for almost every completion, from its tokens alone."""
+    """A different reward for almost every completion, computed from its tokens alone."""
     return [sum(ids) % 97 / 97 for ids in completion_ids]
 
 
 def stock_trainer(model, processor, rows: list[dict], leaves: int, length: int, preset: dict, folder):
-    """TRL's trainer, one prompt a step with `leaves` completions of `length` tokens; rows have `question`, `image`."""
+    """TRL's trainer: one prompt per step, `leaves` completions of `length` tokens; rows have `question`, `image`."""
     data = [{"prompt": [{"role": "user", "content": row["question"]}], "image": row["image"]} for row in rows]
     args = trl.GRPOConfig(
         output_dir=str(folder),

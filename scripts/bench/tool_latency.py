@@ -1,10 +1,10 @@
-"""Agents whose tool takes its time: calls beside decoding against calls one after another, in one process.
+"""Agents with a slow tool: calls during decoding against calls one after another, in one process.
 
     python scripts/bench/tool_latency.py --preset cpu --latency 0.5 --json tool_latency.json
 
-One prompt, `think_num * answer_num` chains of `--turns` steps of `answer` tokens, each step but the last followed by a
-call that sleeps and a text observation. One after another: each call holds up everything, as in a loop that steps
-through its environments in turn. Both sides sample the same tokens; seconds are of the wall clock.
+One prompt, `think_num * answer_num` chains of `--turns` steps of `answer` tokens; each step but the last is followed by
+a call that sleeps and a text observation. One after another means that each call blocks everything else, as in a loop
+that steps through its environments in turn. Both sides sample the same tokens; seconds are wall-clock time.
 """
 
 import os
@@ -30,7 +30,7 @@ from trainer.policies.segment import Call, Observed, Segment
 
 
 class Searching(Policy):
-    """`chains` chains of `turns` steps; each step but the last is followed by what a slow tool says."""
+    """`chains` chains of `turns` steps; each step but the last is followed by the result of a slow tool."""
 
     def __init__(self, chains: int, turns: int, length: int, latency: float, found: list[int], blocking: bool):
         self.leaves, self.turns, self.latency, self.found, self.blocking = chains, turns, latency, found, blocking
@@ -79,6 +79,6 @@ def measure(preset: dict, sizes: dict, args) -> dict:
 
 if __name__ == "__main__":
     parser = benchmark_parser(__doc__, rounds=1)
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds a call takes")
-    parser.add_argument("--turns", type=int, default=4, help="steps of a chain")
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds per call")
+    parser.add_argument("--turns", type=int, default=4, help="steps per chain")
     run(parser, measure)

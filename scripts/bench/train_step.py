@@ -1,12 +1,12 @@
-"""Forward and backward of one micro-batch: packed against one row a leaf, alternately in one process.
+"""Forward and backward of one micro-batch: packed against one row per leaf, alternately in one process.
 
     python scripts/bench/train_step.py --preset cpu --json train_step.json
-    python scripts/bench/train_step.py --preset cpu --grow 4 8 16     # packed only: how the cost of a token grows
+    python scripts/bench/train_step.py --preset cpu --grow 4 8 16     # packed only: growth of the cost per token
 
-The peer is the dense call of TRL 1.16: rows of prompt and completion, the picture once a row, the fused LM head on
-both sides; a second one the package prefix-grouper, where it is installed. Weights, pictures and tokens are
-random, the architecture is real. On a CPU, times are CPU seconds of the one thread. Peak memory is the growth during
-one step: of a forked child a side on a CPU, of the allocator on a GPU.
+The baseline is the dense call of TRL 1.16: rows of prompt and completion, the picture once per row, the fused LM head
+on both sides. A second baseline is the package prefix-grouper, if it is installed. Weights, pictures and tokens are
+random, the architecture is real. On a CPU, times are CPU seconds of a single thread. Peak memory is the growth during
+one step: on a CPU of a forked child per side, on a GPU of the allocator.
 """
 
 import ctypes
@@ -35,7 +35,7 @@ from trainer.logprobs.tree_attention import use_tree_attention
 
 
 def prepared_model(preset: dict):
-    """(module, model) ready for both layouts: tree attention, fused head, checkpointing where the preset has it."""
+    """(module, model) ready for both layouts: tree attention, fused head, checkpointing if the preset has it."""
     model = build_model(preset, build_processor())
     if preset.get("checkpointing"):
         model.train()
@@ -69,7 +69,7 @@ def packed_step(module, model, prompt, rows):
 
 
 def dense_step(module, model, prompt, rows):
-    """(R, T) log-probs of one row a leaf, as TRL calls the model."""
+    """(R, T) log-probs with one row per leaf, called as in TRL."""
     ids = torch.tensor([[*prompt.ids, *row] for row in rows], device=model.device)
     labels = ids.clone()
     labels[:, : len(prompt.ids)] = -100
@@ -86,7 +86,7 @@ def dense_step(module, model, prompt, rows):
 
 
 def forward_backward(step, module, model, prompt, rows):
-    """Log-probs and, in the weights, gradients of a loss that weighs each token of each row differently."""
+    """Log-probs; the weights get gradients of a loss that weights each token of each row differently."""
     model.zero_grad()
     log_probs = step(module, model, prompt, rows)
     weights = torch.randn(log_probs.shape, generator=torch.Generator().manual_seed(2)).to(log_probs)
@@ -95,7 +95,7 @@ def forward_backward(step, module, model, prompt, rows):
 
 
 def peak_memory(*step_arguments) -> int:
-    """Bytes by which memory grows at most during one step."""
+    """Peak growth of memory during one step, in bytes."""
     model = step_arguments[2]
     model.zero_grad()
     gc.collect()
@@ -104,7 +104,7 @@ def peak_memory(*step_arguments) -> int:
         before = torch.cuda.memory_allocated()
         forward_backward(*step_arguments)
         return torch.cuda.max_memory_allocated() - before
-    ctypes.CDLL(None).malloc_trim(0)  # or the child would grow into what the parent has freed
+    ctypes.CDLL(None).malloc_trim(0)  # else the child would reuse memory that the parent has freed
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
@@ -115,7 +115,7 @@ def peak_memory(*step_arguments) -> int:
     os.close(writer)
     with os.fdopen(reader) as answer:
         grown = answer.read()
-    assert os.waitpid(child, 0)[1] == 0 and grown, "the measuring child failed"
+    assert os.waitpid(child, 0)[1] == 0 and grown, "the child that measures memory failed"
     return int(grown)
 
 
@@ -181,7 +181,7 @@ def _grouped_metrics(seconds, gaps, row_tokens, prompt, rows) -> dict:
 
 
 def growth(module, model, device: str, sizes: dict, counts: list[int]) -> dict:
-    """Packed milliseconds a slot with K = M = each of `counts`, and their ratio to the first."""
+    """Milliseconds per slot of the packed layout, with K = M = each of `counts`, and their ratios to the first."""
     metrics = {}
     for count in counts:
         prompt, rows = make_rows(module.config, sizes | {"think_num": count, "answer_num": count})

@@ -1,4 +1,4 @@
-"""Starts a script as one process, or as several on this machine under torch's launcher."""
+"""Starts a script as one process, or as several on this machine with torch's launcher."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_TELEMETR
 def start(script: list[str], processes: int, timeout: float) -> str:
     """Runs `script` (path and arguments) to its end and returns its output.
 
-    Raises RuntimeError, with the end of the output, where it fails; subprocess.TimeoutExpired after `timeout` seconds.
+    Raises RuntimeError with the end of the output if it fails, and subprocess.TimeoutExpired after `timeout` seconds.
     """
     command = [sys.executable]
     if processes > 1:

@@ -2,9 +2,9 @@
 
     python scripts/bench/whole_step.py --preset cpu --rounds 2 --json whole_step.json
 
-Both sides are complete trainers on equal models, one prompt with one picture a step: ours grows K thoughts x M answers,
-TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. What is timed is `train()` of
-one step, its start-up included. The full model trains, with AdamW.
+Both sides are complete trainers on equal models with one prompt and one picture per step: ours grows K thoughts x M
+answers, TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. `train()` of one
+step is timed, including its start-up. All weights are trained, with AdamW.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
     ours = our_trainer(models[0], processor, rows, sizes, preset, folder)
     stock = stock_trainer(models[1], processor, rows, leaves, length, preset, folder)
-    ours.forward.checked = True  # a run checks its first micro-batch once, not every step
+    ours.forward.checked = True  # a run checks only its first micro-batch, not every step
 
     clock = Clock(preset["device"])
     for _ in range(args.rounds):
