@@ -7,13 +7,19 @@ Pillow and videos with PyAV.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import struct
 import warnings
+import zlib
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from PIL import Image
 
+from dataset.colours import to_rgb
+from dataset.tiff import UnreadForm, count_pages, is_tiff, read_deep, silence_libtiff
 from task.errors import UserError
 
 # EXIF orientation -> the operation that makes the stored picture upright (none for 1 and unknown values).
@@ -27,9 +33,8 @@ UPRIGHT = {
     8: Image.Transpose.ROTATE_90,
 }
 ORIENTATION_TAG = 0x0112
-# Tags of grey TIFFs that Pillow does not apply: they define the meaning of the values.
-BITS_TAG, SENSE_TAG, SAMPLE_FORMAT_TAG = 258, 262, 339
-WHITE_IS_ZERO, UNSIGNED = 0, 1
+# Exceptions of decoders on damaged bytes whose messages do not help.
+DAMAGED = (LookupError, StopIteration, EOFError, TypeError, ValueError, struct.error, zlib.error)
 # Qwen's processors reject pictures whose long side is more than 200 times the short side.
 MAX_ASPECT = 200
 
@@ -42,6 +47,9 @@ VIDEO_MAX_FRAMES = 16
 # share of it that may be missing.
 STATE_LENGTH = ("matroska,webm", "mov,mp4,m4a,3gp,3g2,mj2", "flv")
 MISSING_SHARE = 0.05
+
+
+silence_libtiff()
 
 
 class MediaError(UserError):
@@ -57,25 +65,23 @@ class Video(list):
 
 
 def load_image(path: str | os.PathLike) -> Image.Image:
-    """Decodes one picture (the first frame of an animation) to 8-bit RGB.
+    """Decodes one picture (the first frame of an animation) to 8-bit sRGB.
 
     EXIF orientation is applied and all metadata dropped, so it cannot be applied twice. `size` is that of the upright
-    picture, which all coordinates of a record refer to. Transparency is composited on white; grey modes of more than 8
-    bits are scaled by the range of their type.
+    picture, which all coordinates of a record refer to. For transparency, grey modes of more than 8 bits and colour
+    profiles see `to_rgb`.
 
     Raises:
-        MediaError: missing, empty, damaged or cut-off file, not a picture, or too large (`PIL.Image.MAX_IMAGE_PIXELS`).
+        MediaError: missing, empty, damaged or cut-off file, not a picture, a TIFF of several pages, or too large
+            (`PIL.Image.MAX_IMAGE_PIXELS`).
     """
     path = _existing_file(path, "picture")
     try:
         with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # of Pillow, about damaged metadata
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            image = Image.open(path)
-        with image:
-            # open() reads only the header; truncated files fail here.
-            image.load()
-            rgb = _to_rgb(image)
-            turn = UPRIGHT.get(image.getexif().get(ORIENTATION_TAG, 1))
+            pages = count_pages(path) if is_tiff(path) else 1
+            rgb, orientation = _decoded(path)
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise MediaError(
             f"picture {path} has more than the {Image.MAX_IMAGE_PIXELS} pixels that are decoded: make it smaller, or "
@@ -86,14 +92,39 @@ def load_image(path: str | os.PathLike) -> Image.Image:
             f"{path} is not a picture of a known kind (it starts with {_start_of(path)!r}): replace the file, or save "
             "it as PNG or JPEG."
         ) from error
+    except UnreadForm as error:
+        raise MediaError(f"picture {path} is a TIFF of a form that is not read ({error}): save it as PNG.") from error
     except Exception as error:  # decoders raise nearly every exception type on damaged bytes
+        damaged = isinstance(error, DAMAGED) or "decoder error" in str(error)
+        said = "its data are damaged" if damaged else f"{type(error).__name__}: {error}"
+        raise MediaError(f"picture {path} cannot be decoded ({said}): replace the file.") from error
+    if pages > 1:
         raise MediaError(
-            f"picture {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
-        ) from error
-    if turn is not None:
-        rgb = rgb.transpose(turn)
+            f"picture {path} has {pages} pages, and a picture is one: save the pages as files of their own, and list "
+            "those that the question is about."
+        )
+    turn = UPRIGHT.get(orientation)
+    rgb = rgb if turn is None else rgb.transpose(turn)
     _check_shape("picture", path, rgb)
     return rgb
+
+
+def _decoded(path: Path) -> tuple[Image.Image, int]:
+    """(RGB picture, EXIF orientation)."""
+    try:
+        image = Image.open(path)
+    except Image.UnidentifiedImageError:
+        if not is_tiff(path):
+            raise
+        image = None
+    # Pillow swaps the bytes of compressed floats twice where the first byte is the highest.
+    if image is None or (image.mode == "F" and _start_of(path).startswith(b"MM")):
+        image, orientation = read_deep(path)
+        return to_rgb(image), orientation
+    with image:
+        # open() reads only the header; truncated files fail here.
+        image.load()
+        return to_rgb(image), image.getexif().get(ORIENTATION_TAG, 1)
 
 
 def is_damaged_jpeg(path: str | os.PathLike) -> bool:
@@ -119,58 +150,6 @@ def is_damaged_jpeg(path: str | os.PathLike) -> bool:
     return False
 
 
-def _to_rgb(image: Image.Image) -> Image.Image:
-    """A new RGB picture with the same pixels and no metadata."""
-    if image.mode.startswith(("I", "F")):
-        values, see_through = _grey_values(image), image.info.get("transparency")
-        grey = _to_8_bit(values, _whites(image))
-        if getattr(image, "tag_v2", {}).get(SENSE_TAG) == WHITE_IS_ZERO:
-            grey = 255 - grey
-        image = Image.fromarray(grey if see_through is None else np.where(values == see_through, np.uint8(255), grey))
-    canvas = Image.new("RGB", image.size, (255, 255, 255))
-    if image.has_transparency_data:
-        rgba = image.convert("RGBA")
-        canvas.paste(rgba, mask=rgba.getchannel("A"))
-    else:
-        canvas.paste(image.convert("RGB"))
-    return canvas
-
-
-def _grey_values(image: Image.Image) -> np.ndarray:
-    values, tags = np.asarray(image), getattr(image, "tag_v2", {})
-    unsigned = tags.get(SAMPLE_FORMAT_TAG, (UNSIGNED,))[0] == UNSIGNED
-    # Pillow reads unsigned 32-bit values as signed, which would turn the brightest values into the darkest.
-    return values.view(np.uint32) if tags.get(BITS_TAG) == (32,) and image.mode == "I" and unsigned else values
-
-
-def _whites(image: Image.Image) -> tuple[int, ...]:
-    """The possible values of white in a grey picture of more than 8 bits, in ascending order.
-
-    If the *type* defines white, only that value, so that pictures of one type stay comparable: 65535 for I;16 of any
-    byte order and for PGM, which Pillow reads as I; 4095 for a 12-bit TIFF. Other I and F pictures define no white:
-    float pictures in 0..1, 0..255 and 0..65535 are all common.
-    """
-    if image.mode == "F":
-        return 1, 255, 65535
-    if image.mode == "I" and image.format != "PPM":
-        return 255, 65535
-    return (4095,) if getattr(image, "tag_v2", {}).get(BITS_TAG) == (12,) else (65535,)
-
-
-def _to_8_bit(values: np.ndarray, whites: tuple[int, ...]) -> np.ndarray:
-    """Grey values -> 0..255, where 255 is the smallest white that is not exceeded.
-
-    Values outside every range (depth maps, negative numbers) are stretched from minimum to maximum. NaN and infinity
-    become black.
-    """
-    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
-    low, high = values.min(), values.max()
-    white = next((white for white in whites if low >= 0 and high <= white), None)
-    if white is None:
-        values, white = values - low, (high - low) or 1.0
-    return np.round(values * (255.0 / white)).astype(np.uint8)
-
-
 def load_video(
     path: str | os.PathLike,
     *,
@@ -178,7 +157,10 @@ def load_video(
     max_frames: int = VIDEO_MAX_FRAMES,
     min_frames: int = VIDEO_MIN_FRAMES,
 ) -> Video:
-    """Decodes frames spread evenly over the clip, upright, padded to an even number by repeating the last one.
+    """Decodes frames spread evenly over the clip, as they are shown: upright, with square pixels.
+
+    Frames of pixels that are not square are made wider or higher, never smaller, as browsers do. An odd number of
+    frames is padded by repeating the last one.
 
     Args:
         fps: wanted frames per second.
@@ -190,28 +172,17 @@ def load_video(
     Raises:
         MediaError: missing, empty, damaged or cut-off file, or one without a video stream.
     """
-    import av  # takes 0.2 s, which text and picture runs save
-
     path = _existing_file(path, "video")
-    try:
-        with av.open(str(path)) as container:
-            if not container.streams.video:
-                raise MediaError(f"{path} holds no video stream: replace the file.")
-            stream = container.streams.video[0]
-            total, rate = _measure(path, float(stream.average_rate or stream.guessed_rate or fps))
+    with _decoder_faults(path):
+        packets = _measure(path, fps)
+        total, rate = packets.total, packets.rate
+        wanted = _frame_indices(total, rate, fps, min_frames, max_frames)
+        frames, times = _decode(path, set(wanted))
+        if not frames or len(frames) < len(wanted) - 1:
+            _check_whole(path, packets, times, f"{len(frames)} of {len(wanted)}")
+            total, rate = len(times), _rate(times) or rate * len(times) / total
             wanted = _frame_indices(total, rate, fps, min_frames, max_frames)
-            frames = _decode(container, stream, set(wanted))
-    except MediaError:
-        raise
-    except Exception as error:  # as for pictures
-        raise MediaError(
-            f"video {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
-        ) from error
-    # A header may be off by one or two frames; a truncated file lacks far more.
-    if not frames or len(frames) < len(wanted) - 1:
-        raise MediaError(
-            f"video {path} is cut off: {len(frames)} of {len(wanted)} frames can be decoded; replace the file."
-        )
+            frames, _ = _decode(path, set(wanted))
     sizes = {frame.size for frame in frames}
     if len(sizes) > 1:
         raise MediaError(f"video {path} changes its size ({sorted(sizes)}): encode it anew in one size.")
@@ -220,31 +191,109 @@ def load_video(
     return Video(frames + frames[-1:] * (len(frames) % 2), sampled_fps)
 
 
+@contextlib.contextmanager
+def _decoder_faults(path: Path):
+    """Says in words of our own what goes wrong in FFmpeg."""
+    import av  # takes 0.2 s, which text and picture runs save
+
+    try:
+        yield
+    except MediaError:
+        raise
+    except (av.error.DecoderNotFoundError, av.error.PatchWelcomeError) as error:
+        raise MediaError(
+            f"video {path} cannot be decoded: PyAV's FFmpeg has no decoder for its form; encode it anew, as MP4 with "
+            "H.264 for example."
+        ) from error
+    except av.error.FFmpegError as error:
+        raise MediaError(
+            f"video {path} cannot be decoded: it is damaged, or no video of a known form; replace the file."
+        ) from error
+    except Exception as error:  # as for pictures
+        raise MediaError(
+            f"video {path} cannot be decoded ({type(error).__name__}: {error}): replace the file."
+        ) from error
+
+
+def _video_of(container, path: Path):
+    """The stream that players show: in an AVIF, not its still picture."""
+    stream = container.streams.best("video")
+    if stream is None:
+        raise MediaError(f"{path} holds no video stream: replace the file.")
+    return stream
+
+
 def _frame_indices(total: int, rate: float, fps: float, min_frames: int, max_frames: int) -> list[int]:
     """Which of `total` frames at `rate` per second to take, first and last included."""
     count = min(max(round(total / rate * fps), min_frames), max_frames, total)
     return np.linspace(0, total - 1, count).round().astype(int).tolist()
 
 
-def _decode(container, stream, wanted: set[int]) -> list[Image.Image]:
-    """The wanted frames as upright RGB pictures."""
-    stream.thread_type = "AUTO"
-    frames = []
+def _decode(path: Path, wanted: set[int]) -> tuple[list[Image.Image], list[float | None]]:
+    """(the wanted frames as they are shown, the time in seconds of each that was decoded up to the last of them)."""
+    import av
+
+    frames, times = [], []
     last = max(wanted, default=-1)
-    for index, frame in enumerate(container.decode(stream)):
-        if index in wanted:
-            frames.append(frame.to_image().rotate(frame.rotation, expand=True))
-        if index >= last:
-            break
-    return frames
+    with av.open(str(path)) as container:
+        stream = _video_of(container, path)
+        stream.thread_type = "AUTO"
+        aspect = float(stream.sample_aspect_ratio or 1)
+        for index, frame in enumerate(container.decode(stream)):
+            times.append(frame.time)
+            if index in wanted:
+                frames.append(_square(frame.to_image(), aspect).rotate(frame.rotation, expand=True))
+            if index >= last:
+                break
+    return frames, times
 
 
-def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
-    """(frames, frames per second) of a clip, from its packets; nothing is decoded.
+def _check_whole(path: Path, packets: _Packets, times: list[float | None], found: str) -> None:
+    """MediaError for a clip that gives fewer frames than it has packets because it was cut off.
 
-    Headers are unreliable: in a fragmented MP4 they count only the first fragment, in a trimmed one also hidden frames;
-    for a variable frame rate they state a nominal rate (1000 is common), and Matroska stores no count.
-    `nominal_rate` is used for streams without time stamps.
+    Some packets give no frame of their own (fields, hidden frames), and so do those before the first whole frame of a
+    recording. But a clip whose container counts its frames must have them, and any other its end.
+    """
+    known = [time for time in times if time is not None]
+    lacks_end = bool(known) and max(known) < packets.end - MISSING_SHARE * packets.span
+    if not times or lacks_end or (packets.counted and len(times) < (1 - MISSING_SHARE) * packets.total):
+        raise MediaError(f"video {path} is cut off: {found} frames can be decoded; replace the file.")
+
+
+def _rate(times: list[float | None]) -> float | None:
+    """Frames per second; None without time stamps."""
+    known = [time for time in times if time is not None]
+    span = max(known, default=0.0) - min(known, default=0.0)
+    return (len(known) - 1) / span if span > 0 else None
+
+
+def _square(image: Image.Image, aspect: float) -> Image.Image:
+    """The frame with square pixels, `aspect` being the width of the stored ones over their height."""
+    size = (round(image.width * max(aspect, 1.0)), round(image.height * max(1.0 / aspect, 1.0)))
+    return image if size == image.size else image.resize(size, Image.Resampling.BICUBIC)
+
+
+class _Packets(NamedTuple):
+    """Of a clip: how many packets are shown, whether the container states a number of frames, when the last one starts,
+    the time between the first and the last start (seconds), and packets per second.
+    """
+
+    total: int
+    counted: bool
+    end: float
+    span: float
+    rate: float
+
+
+def _measure(path: Path, wanted_rate: float) -> _Packets:
+    """What the packets of a clip say.
+
+    Nothing is decoded. Headers are unreliable: in a fragmented MP4 they count only the first fragment, in a trimmed one
+    also hidden frames; for a variable frame rate they state a nominal rate (1000 is common), and Matroska stores no
+    count.
+
+    Args:
+        wanted_rate: for a stream without time stamps that names no rate.
 
     Raises:
         MediaError: the packets end long before the duration in the header.
@@ -252,7 +301,8 @@ def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
     import av
 
     with av.open(str(path)) as container:
-        video = container.streams.video[0]
+        video = _video_of(container, path)
+        nominal_rate = float(video.average_rate or video.guessed_rate or wanted_rate)
         count, hidden, times, end = 0, 0, [], 0.0
         for packet in container.demux():
             if not packet.size:
@@ -265,7 +315,7 @@ def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
                 hidden += packet.is_discard
                 times += [] if start is None or packet.is_discard else [start]
         span = max(times, default=0.0) - min(times, default=0.0)
-        rate = (len(times) - 1) / span if span > 0 else nominal_rate
+        rate = _rate(times) or nominal_rate
         by_header = container.format.name in STATE_LENGTH
         length = (container.duration or 0) / av.time_base if by_header else video.frames / nominal_rate
         # Sound may be longer than the picture, so all streams count; the last packet may lack a duration.
@@ -273,7 +323,7 @@ def _measure(path: Path, nominal_rate: float) -> tuple[int, float]:
             raise MediaError(
                 f"video {path} is cut off: it has {end:g} s of the {length:g} s that its header says; replace the file."
             )
-    return count - hidden, rate
+        return _Packets(count - hidden, video.frames > 0, max(times, default=0.0), span, rate)
 
 
 def _check_shape(kind: str, path: Path, image: Image.Image) -> None:

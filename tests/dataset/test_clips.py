@@ -4,6 +4,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from PIL import Image, features
 
 from dataset.media import MediaError, load_video
 
@@ -110,3 +111,113 @@ def test_a_clip_too_narrow_for_the_processor_is_named(tmp_path):
         container.mux(stream.encode())
     with pytest.raises(MediaError, match=r"video .*strip\.mp4 is 802x2: no side may be over 200 times the other"):
         load_video(path)
+
+
+# --- how a clip is shown ----------------------------------------------------------------------------------------------
+
+
+def write_small(path, every=20, aspect=None, frames=40):
+    """A clip of 10 frames per second with a key frame `every` so many; `aspect`: width over height of its pixels."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mpeg2video" if path.suffix == ".mpg" else "mpeg4", rate=25 if aspect else 10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.gop_size, stream.codec_context.max_b_frames = every, 0
+        if aspect:
+            stream.codec_context.sample_aspect_ratio = aspect
+        for number in range(frames):
+            array = np.full((48, 64, 3), 255 * number // (frames - 1), dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(array, format="rgb24")))
+        container.mux(stream.encode())
+    return path
+
+
+@pytest.mark.parametrize("ending", ["mp4", "mkv", "avi", "mpg"])
+@pytest.mark.parametrize(
+    ("aspect", "size"), [((2, 1), (128, 48)), ((1, 2), (64, 96)), ((16, 15), (68, 48)), ((1, 1), (64, 48))]
+)
+def test_pixels_that_are_not_square_are_shown_square(tmp_path, ending, aspect, size):
+    if ending == "mpg":  # its header knows 4:3 and 16:9 of the whole picture alone
+        aspect, size = (4, 3), (85, 48)
+    frames = load_video(write_small(tmp_path / f"a.{ending}", aspect=Fraction(*aspect)))
+    assert {frame.size for frame in frames} == {size}
+
+
+def test_a_clip_filmed_upright_with_wide_pixels_is_stretched_before_it_is_turned(tmp_path):
+    with av.open(str(tmp_path / "a.mp4"), "w") as container:
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        stream.codec_context.sample_aspect_ratio = Fraction(2, 1)
+        stream.set_display_rotation(-90)
+        for _ in range(4):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(np.zeros((48, 64, 3), np.uint8), format="rgb24")))
+        container.mux(stream.encode())
+    assert load_video(tmp_path / "a.mp4")[0].size == (48, 128)
+
+
+# --- what is cut off, and what is not ---------------------------------------------------------------------------------
+
+
+def without_first(source, target, packets):
+    """The same stream without its first packets: what a recording of a broadcast begins with."""
+    with av.open(str(source)) as whole, av.open(str(target), "w") as rest:
+        stream = rest.add_stream_from_template(whole.streams.video[0])
+        for number, packet in enumerate(whole.demux(video=0)):
+            if packet.dts is not None and number >= packets:
+                packet.stream = stream
+                rest.mux(packet)
+    return target
+
+
+@pytest.mark.parametrize("ending", ["mkv", "ts"])
+def test_a_recording_that_begins_between_two_key_frames_is_whole(tmp_path, ending):
+    codec = "libx264"
+    if codec not in av.codecs_available:
+        pytest.skip(f"this PyAV has no {codec}")
+    whole = tmp_path / f"whole.{ending}"
+    with av.open(str(whole), "w") as container:
+        stream = container.add_stream(codec, rate=10, options={"x264-params": "keyint=20:scenecut=0:bframes=0"})
+        stream.width, stream.height, stream.pix_fmt = 64, 48, "yuv420p"
+        for number in range(40):
+            array = np.full((48, 64, 3), 255 * number // 39, dtype=np.uint8)
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(array, format="rgb24")))
+        container.mux(stream.encode())
+    frames = load_video(without_first(whole, tmp_path / f"rest.{ending}", 1))
+    assert (len(frames), frames.fps) == (4, pytest.approx(2))  # the 20 frames from the second key frame on
+    assert 110 < frames[0].getpixel((0, 0))[0] < 150 and frames[-1].getpixel((0, 0))[0] > 240
+
+
+def test_a_clip_that_loses_its_end_is_still_cut_off(tmp_path):
+    """Packets that were overwritten with zeros: the container has them all, the decoder makes nothing of the last."""
+    path = write_small(tmp_path / "a.mkv")
+    with av.open(str(path)) as container:
+        places = [(packet.pos, packet.size) for packet in container.demux(video=0) if packet.size]
+    content = bytearray(path.read_bytes())
+    for place, size in places[20:]:
+        at = content.index(b"\x00\x00\x01\xb6", place)
+        content[at : at + size] = bytes(min(size, len(content) - at))
+    path.write_bytes(content)
+    with pytest.raises(MediaError, match=r"a\.mkv (is cut off|cannot be decoded)"):
+        load_video(path)
+
+
+def test_decoders_speak_in_words_of_our_own(tmp_path):
+    pictures = [Image.new("RGB", (64, 48), colour) for colour in ("red", "blue")]
+    pictures[0].save(tmp_path / "a.webp", save_all=True, append_images=pictures[1:])
+    (tmp_path / "page.mp4").write_bytes(b"<html></html>")
+    for name in ("a.webp", "page.mp4"):
+        with pytest.raises(
+            MediaError, match=rf"video .*{name} cannot be decoded: .*; (replace the file|encode it anew)"
+        ):
+            load_video(tmp_path / name)
+        with pytest.raises(MediaError) as raised:
+            load_video(tmp_path / name)
+        assert not any(word in str(raised.value) for word in ("Errno", "Error", "avcodec", "patches"))
+
+
+def test_the_still_picture_of_an_animation_is_not_the_clip(tmp_path):
+    if not features.check("avif"):
+        pytest.skip("this Pillow writes no AVIF")
+    pictures = [Image.new("L", (64, 48), 25 * number).convert("RGB") for number in range(10)]
+    pictures[0].save(tmp_path / "a.avif", save_all=True, append_images=pictures[1:], duration=100)
+    frames = load_video(tmp_path / "a.avif", fps=10)
+    assert len(frames) == 10 and frames[-1].getpixel((0, 0))[0] > 200

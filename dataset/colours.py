@@ -1,0 +1,117 @@
+"""Any mode of Pillow -> 8-bit sRGB: deep grey, transparency, colour profiles."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+from PIL import Image, ImageCms
+
+# Tags of grey TIFFs that Pillow does not apply: they define the meaning of the values.
+BITS_TAG, SENSE_TAG, SAMPLE_FORMAT_TAG = 258, 262, 339
+WHITE_IS_ZERO, UNSIGNED, SIGNED = 0, 1, 2
+# Formats whose fourth byte need not be an alpha channel: programs leave it 0, and viewers show such a picture opaque.
+UNSURE_ALPHA = ("BMP", "DIB", "ICO", "TGA")
+# The modes that a profile of each colour space describes.
+PROFILED = {"RGB ": ("RGB",), "GRAY": ("L",), "CMYK": ("CMYK",), "Lab ": ("LAB",)}
+FLOAT_WHITES, WIDE_WHITES = (1, 255, 65535), (255, 65535)  # of floats, and of integers of more than 16 bits
+SRGB = ImageCms.createProfile("sRGB")
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """A new RGB picture with the same pixels and none of the metadata.
+
+    Transparency is composited on white; deep grey is scaled by the range of its type; colours are converted to sRGB by
+    the picture's ICC profile, perceptual intent. A profile that cannot be read or fits another mode is ignored, as
+    viewers do.
+    """
+    profile, unsure = image.info.get("icc_profile"), image.format in UNSURE_ALPHA
+    if image.mode.startswith(("I", "F")) or _is_signed(image):
+        image = _grey(image)
+    elif image.mode in ("1", "P", "PA", "La", "RGBa"):
+        image = image.convert("RGBA" if image.has_transparency_data else "L" if image.mode == "1" else "RGB")
+    alpha = None
+    if image.has_transparency_data:
+        alpha = image.convert("RGBA").getchannel("A")
+        alpha = None if unsure and alpha.getextrema() == (0, 0) else alpha
+        image = image.convert("L" if image.mode in ("L", "LA") else "RGB")
+    rgb = _profiled(image, profile)
+    canvas = Image.new("RGB", image.size, (255, 255, 255))
+    canvas.paste(rgb, mask=alpha)
+    return canvas
+
+
+def to_8_bit(values: np.ndarray, whites: tuple[float, ...]) -> np.ndarray:
+    """Values -> 0..255, where 255 is the smallest white that is not exceeded.
+
+    Values outside every range (depth maps, negative numbers) are stretched from minimum to maximum. NaN and infinity
+    become black.
+    """
+    values = np.nan_to_num(values.astype(np.float64), nan=0.0, posinf=0.0, neginf=0.0)
+    low, high = values.min(), values.max()
+    white = next((white for white in whites if low >= 0 and high <= white), None)
+    if white is None:
+        values, white = values - low, (high - low) or 1.0
+    return np.round(values * (255.0 / white)).astype(np.uint8)
+
+
+def _profiled(image: Image.Image, profile: bytes | None) -> Image.Image:
+    """The picture in sRGB. Where a profile moves no colour by more than a level, the pixels stay as they are."""
+    if image.mode == "LAB":
+        return ImageCms.profileToProfile(image, ImageCms.createProfile("LAB"), SRGB, outputMode="RGB")
+    if profile:
+        try:
+            described = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+            if image.mode in PROFILED.get(described.profile.xcolor_space, ()):
+                transform = ImageCms.buildTransform(described, SRGB, image.mode, "RGB")
+                if image.mode == "CMYK" or _moves(transform, image.mode):
+                    return ImageCms.applyTransform(image, transform)
+        except (ImageCms.PyCMSError, OSError):
+            pass
+    return image.convert("RGB")
+
+
+def _moves(transform, mode: str) -> bool:
+    levels = np.arange(0, 256, 15, dtype=np.uint8)
+    lattice = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(1, -1, 3) if mode == "RGB" else levels[None]
+    before = Image.fromarray(lattice)
+    after = np.asarray(ImageCms.applyTransform(before, transform), dtype=int)
+    return bool(np.abs(after - np.asarray(before.convert("RGB"), dtype=int)).max() > 1)
+
+
+def _grey(image: Image.Image) -> Image.Image:
+    values, see_through = _grey_values(image), image.info.get("transparency")
+    grey = to_8_bit(values, _whites(image))
+    if getattr(image, "tag_v2", {}).get(SENSE_TAG) == WHITE_IS_ZERO:
+        grey = 255 - grey
+    return Image.fromarray(grey if see_through is None else np.where(values == see_through, np.uint8(255), grey))
+
+
+def _is_signed(image: Image.Image) -> bool:
+    """True for an 8-bit grey TIFF of signed numbers, which Pillow reads as unsigned ones."""
+    return image.mode == "L" and getattr(image, "tag_v2", {}).get(SAMPLE_FORMAT_TAG) == (SIGNED,)
+
+
+def _grey_values(image: Image.Image) -> np.ndarray:
+    values, tags = np.asarray(image), getattr(image, "tag_v2", {})
+    if image.mode == "L":
+        return values.view(np.int8)
+    unsigned = tags.get(SAMPLE_FORMAT_TAG, (UNSIGNED,))[0] == UNSIGNED
+    # Pillow reads unsigned 32-bit values as signed, which would turn the brightest values into the darkest.
+    return values.view(np.uint32) if tags.get(BITS_TAG) == (32,) and image.mode == "I" and unsigned else values
+
+
+def _whites(image: Image.Image) -> tuple[int, ...]:
+    """The possible values of white in a grey picture of more than 8 bits, or of signed bytes, in ascending order.
+
+    If the *type* defines white, only that value, so that pictures of one type stay comparable: 65535 for I;16 of any
+    byte order and for PGM, which Pillow reads as I; 4095 for a 12-bit TIFF. Other I and F pictures define no white:
+    float pictures in 0..1, 0..255 and 0..65535 are all common. Signed bytes have none.
+    """
+    if image.mode == "L":
+        return ()
+    if image.mode == "F":
+        return FLOAT_WHITES
+    if image.mode == "I" and image.format != "PPM":
+        return WIDE_WHITES
+    return (4095,) if getattr(image, "tag_v2", {}).get(BITS_TAG) == (12,) else (65535,)
