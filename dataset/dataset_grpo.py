@@ -132,7 +132,7 @@ def load_records(
 
 
 def make_row(record: dict, tasks: dict) -> dict:
-    """The dataset row of a checked record; an answer in JSON text is read where the task wants one (`given_answer`).
+    """The dataset row of a checked record; answers in JSON text are parsed if the task expects that (`given_answer`).
 
     Raises UserError for an unknown question_type, and for slots in the question that do not match the media.
     """

@@ -51,7 +51,7 @@ class Qwen2_5VLModule(VLMModule):
         pads = processor.tokenizer.convert_tokens_to_ids(list(PADS.values()))
         if pads != [self.config.image_token_id, self.config.video_token_id]:
             raise UserError(
-                f"{name}: the tokenizer gives {' and '.join(PADS.values())} the ids {pads}, the model wants "
+                f"{name}: the tokenizer gives {' and '.join(PADS.values())} the ids {pads}, but the model expects "
                 f"{[self.config.image_token_id, self.config.video_token_id]}: copy the tokenizer files of the model."
             )
         if not processor.chat_template:

@@ -127,7 +127,7 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
     from trainer.evaluation.item_metrics import UNSCORED
     from trainer.evaluation.summary import intervals, summarise
 
-    if not Path(args.output_dir).exists():  # a path that is wrong leaves no folder behind
+    if not Path(args.output_dir).exists():  # a wrong path creates no folder
         if args.adapter_path:
             adapter_settings(args.adapter_path)
         module_for(args.model_name_or_path or adapter_base(args.adapter_path))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Evaluates a checkpoint (or a model) on trajectory records with scripts/eval/eval.py.
 # Usage: ADAPTER_PATH=runs/mine bash scripts/eval/run_eval_trajectory.sh [flags of eval.py]
-# Variables: ADAPTER_PATH, MODEL_PATH (one of the two), DATASET_NAME (default: the published test records where they lie,
-# else the demo's held-out scenes), IMAGE_ROOT, OUTPUT_DIR (default: eval beside the adapter, or runs/eval).
+# Variables: ADAPTER_PATH, MODEL_PATH (one of the two), DATASET_NAME (default: the published test records if present,
+# else the demo's held-out scenes), IMAGE_ROOT, OUTPUT_DIR (default: eval next to the adapter, or runs/eval).
 # See scripts/README.md.
 set -euo pipefail
 
@@ -16,7 +16,7 @@ if ! command -v -- "$python" > /dev/null; then
   exit 2
 fi
 
-# ---- the test records: the published ones, but not for the demo's model ----
+# ---- test records: the published ones, except for the demo's model ----
 of_demo='' published=metadata/grpo_sharerobot_trajectory_test.json
 if [[ ${MODEL_PATH:-} == *tiny_model* ]]; then of_demo=yes; fi
 settings=${ADAPTER_PATH:-}/adapter_config.json

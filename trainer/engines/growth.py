@@ -76,7 +76,7 @@ class Growth:
         return logits[torch.tensor(sources, device=logits.device)], distinct
 
     def _sample(self, logits: Tensor, distinct: list) -> None:
-        """Samples one token per row, and forks before it where the policy asks for that."""
+        """Samples one token per row, and forks before it where the policy decides so."""
         usual = self.sampler.sampling
         history = None if usual.repetition_penalty == 1 else self.rows.history(self.forward.prompts)
         temperature = self.rows.temperatures(usual.temperature)

@@ -106,10 +106,10 @@ class RowForward:
         return logps[: len(rows)], None if entropies is None else entropies[: len(rows)]
 
     def check_once(self, model, *arguments, shown: bool) -> None:
-        """`check` of the first rows that this object is asked for, printed if `shown`; nothing afterwards.
+        """Runs `check` on the first rows, and prints the result if `shown`; later calls do nothing.
 
-        Dropout is off in it: it would make the two layouts differ, and draw random numbers that a resumed run would
-        draw once more.
+        Dropout is disabled: it would make the layouts differ, and it would draw random numbers that a resumed run draws
+        again.
         """
         if self.checked or not self.sharing:
             return

@@ -51,7 +51,7 @@ function duration(seconds) {
   return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
 }
 
-// What a CSS variable is in the present theme: a canvas needs a colour, not light-dark().
+// The value of a CSS variable in the current theme: a canvas needs a colour, not light-dark().
 function cssColour(name) {
   const probe = el("i", { style: { color: `var(${name})`, display: "none" } });
   document.body.append(probe);
@@ -60,7 +60,7 @@ function cssColour(name) {
   return colour;
 }
 
-// One tooltip for the page; `data-tip` of the element under the pointer or in focus, set by `tipped`.
+// A single tooltip for the page: `data-tip` of the hovered or focused element, set by `tipped`.
 const tipTexts = new WeakMap();
 function tipped(node, text) {
   tipTexts.set(node, text);
@@ -95,7 +95,7 @@ function choice(label, options, value, change) {
   return el("label", {}, label, select);
 }
 
-// A picture's data URL, cut out of the one text that holds them all.
+// A picture's data URL, sliced from the text that contains all of them.
 let pictureText = null;
 let picturePlaces = [];
 function pictureUrl(index) {

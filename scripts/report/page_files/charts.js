@@ -1,6 +1,6 @@
 // Curves over training steps, drawn by uPlot.
 
-// Metrics that belong together share a chart; `find` takes every name it matches, labelled by its group.
+// Metrics that belong together share a chart; `find` selects all names that it matches, labelled by its group.
 const PANELS = [
   { title: "Reward", note: "weighted sum of all functions, mean of a generation", keys: [["reward", "reward"]] },
   { title: "Reward by function", find: /^rewards\/([^/]+?)(?:_reward)?\/mean$/ },
@@ -75,7 +75,7 @@ function keysOf(panel, names) {
   return [...names].filter((name) => panel.find.test(name)).sort().map((name) => [name, name.match(panel.find)[1].replaceAll("_", " ")]);
 }
 
-// The lines of a panel: a run and a key each. With one run colours tell keys apart, with several they tell runs apart.
+// The lines of a panel, one per run and key. Colours distinguish keys if there is one run, and runs if there are several.
 function linesOf(panel, runs) {
   const lines = [];
   runs.forEach((run, r) => panel.keys.forEach(([key, label], k) => {
@@ -87,7 +87,7 @@ function linesOf(panel, runs) {
   return lines;
 }
 
-// [steps, values of line 1, ...] over all steps of all lines, null where a line has none.
+// [steps, values of line 1, ...] over all steps of all lines, null where a line has no value.
 function aligned(lines) {
   const steps = [...new Set(lines.flatMap((line) => line.points[0]))].sort((a, b) => a - b);
   const place = new Map(steps.map((step, i) => [step, i]));
@@ -98,7 +98,7 @@ function aligned(lines) {
   })];
 }
 
-// Exponential moving average without the start's bias; nulls stay.
+// Bias-corrected exponential moving average; nulls are kept.
 function smoothed(values, weight) {
   let total = 0, norm = 0;
   return values.map((value) => {
@@ -179,7 +179,7 @@ function paddedRange(low, high) {
   return [low >= 0 && low - room < 0 ? 0 : low - room, high + room];
 }
 
-// As many digits as tell neighbouring ticks apart.
+// As many digits as are needed to distinguish adjacent ticks.
 function tickLabels(ticks) {
   const step = Math.abs((ticks[1] ?? ticks[0] + 1) - ticks[0]);
   const largest = Math.max(...ticks.map(Math.abs));

@@ -1,4 +1,4 @@
-// One prediction in full, over the page; arrow keys go to its neighbours in the order of the list it was opened from.
+// One prediction in full, as a dialog; arrow keys go to the previous and next item of the list it was opened from.
 
 let detailList = [];
 let detailAt = 0;

@@ -1,4 +1,4 @@
-// Predictions over their pictures: filters, cards that are made as they come into sight, and the same as a table.
+// Predictions on their pictures: filters, cards that are created as they scroll into view, and a table of the same.
 
 const CARDS_AT_ONCE = 24;
 const ROWS_AT_ONCE = 100;
@@ -23,7 +23,7 @@ function drawGallery(evaluations) {
       el("span", { class: "key" }, el("i", { style: { color: "var(--predicted)" } }), "prediction"),
       el("span", {}, "in the original picture; a path starts at its dot and ends at its arrow")),
     results);
-  again(cardsMade); // where a page is drawn anew, it is as long as it was
+  again(cardsMade); // a redrawn page keeps its length
 }
 
 function showFilters(bar, shown, again) {
@@ -78,7 +78,7 @@ function showResults(shown, results, found, most = CARDS_AT_ONCE) {
     grid.append(...kept.slice(cardsMade, cardsMade + cards).map((item) => card(item, kept)));
     cardsMade = Math.min(cardsMade + cards, kept.length);
     sentinel.hidden = cardsMade >= kept.length;
-    cardObserver.unobserve(sentinel); // it reports once; observed anew it reports again if it is still in sight
+    cardObserver.unobserve(sentinel); // it reports only once; observed again, it reports if it is still in view
     cardObserver.observe(sentinel);
   };
   const more = () => add(CARDS_AT_ONCE);
@@ -119,14 +119,14 @@ function words(item) {
     el("span", { class: "muted" }, "true answer"), el("span", { class: "clamp" }, item.truth || "none"));
 }
 
-// The thumbnail with shapes in pixels of the original picture: the view box is that picture, whatever size is shown.
+// The thumbnail with shapes in pixels of the original picture, which is the view box at any displayed size.
 function drawnPicture(item, layers = [["true", item.true], ["predicted", item.predicted]]) {
   const url = pictureUrl(item.picture);
   if (!item.size) {
     return el("span", { class: "picture" }, url ? el("img", { class: "plain", src: url, alt: item.question }) : el("span", { class: "muted small" }, "no picture"));
   }
   const [width, height] = item.size;
-  // as large as its stage (the container) lets a frame of the picture's shape be
+  // the largest frame with the picture's aspect ratio that fits into its container
   return el("span", { class: "picture", style: { "aspect-ratio": `${width} / ${height}`, width: `min(100cqw, ${(100 * width) / height}cqh)` } },
     url ? el("img", { src: url, alt: item.question, decoding: "async" }) : el("span", { class: "empty" }, "picture not in this file"),
     svg("svg", { viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none", "aria-hidden": "true" },
@@ -152,7 +152,7 @@ function drawnShape(shape, kind, extent) {
   return group;
 }
 
-// A triangle at the end of a path, pointing where its last piece goes.
+// A triangle at the end of a path, in the direction of its last segment.
 function arrow(at, r) {
   const [x, y] = at.slice(-2);
   let i = at.length - 4;

@@ -1,4 +1,4 @@
-// Reads the data that stands in the page, draws its sections, and on a live page asks for news.
+// Reads the data embedded in the page, draws its sections, and polls for changes on a live page.
 //
 // data: {title, made, notes, spike_factor, pictures: [[start, length]],
 //   runs: [{name, series: {name: [steps, values]}, spikes, progress, settings, trees}],
@@ -26,7 +26,7 @@ function draw(data, pictures) {
   byId("nav").replaceChildren(...SECTIONS.filter(([id]) => byId(id).childElementCount).map(([id, name]) => el("a", { href: `#${id}` }, name)));
 }
 
-// On a live page a section whose data are as they were stays as it is, with its filters, sorting, length and focus.
+// On a live page, a section with unchanged data is kept, with its filters, sorting, length and focus.
 function ifNew(id, content, drawSection) {
   if (document.body.dataset.live === "yes") {
     const text = JSON.stringify(content);
@@ -47,7 +47,7 @@ function drawOverview(data) {
 
 const tile = (name, value, note) => el("div", { class: "card tile" }, el("span", {}, name), el("b", {}, value), note ? el("span", { class: "small" }, note) : null);
 
-// Means of the first and the last tenth, so that one lucky step does not speak for a run.
+// Means of the first and the last tenth, so that no single step represents a run.
 function ends(points) {
   const tenth = Math.max(1, Math.round(points[1].length / 10));
   return [mean(points[1].slice(0, tenth)), mean(points[1].slice(-tenth))];

@@ -1,6 +1,6 @@
-// Tables that sort by any column: click a heading once for one order, again for the other.
+// Tables that can be sorted by any column: click a heading for one order, again for the other.
 
-// columns: [{label, of: row -> value to sort by, show: row -> node or text, number: bool}]; rows stay as they are.
+// columns: [{label, of: row -> value to sort by, show: row -> node or text, number: bool}]; rows are not modified.
 function sortableTable(columns, rows, options = {}) {
   const order = { column: null, down: false };
   const body = el("tbody");
@@ -32,7 +32,7 @@ function sortableTable(columns, rows, options = {}) {
   return el("div", {}, el("div", { class: "scroll" }, el("table", {}, el("thead", {}, el("tr", {}, heads)), body)), moreRow);
 }
 
-// A sorted copy; rows without a value stand last in both orders.
+// A sorted copy; rows without a value come last in both orders.
 function ordered(rows, of, down) {
   const known = rows.map((row, i) => [of(row), i, row]);
   const empty = (value) => value === null || value === undefined || value === "";

@@ -1,6 +1,6 @@
-// Where the nodes of a rollout tree go: depth to the right, one line a leaf downwards, a node as tall as its leaves.
+// Layout of a rollout tree: depth to the right, one line per leaf downwards, a node as tall as its leaves together.
 
-const GAP = 44; // pixels between columns, where the bands run
+const GAP = 44; // pixels between columns, for the bands
 const ROOT_WIDTH = 22;
 const LEAF_GAP = 6;
 
@@ -27,7 +27,7 @@ function layoutTree(tree, width) {
   return { boxes, children, roots, order, leaves, line, column, columns, total, width: ROOT_WIDTH + columns * (column + GAP), height: total * line - LEAF_GAP };
 }
 
-// The forks of a tree: a node (or -1, the prompt) with at least two children, and the entropy where they part.
+// The forks of a tree: a node (or -1, the prompt) with at least two children, and the entropy at the fork.
 function forksOf(tree, layout) {
   const of = (parent, children) => {
     const first = children.map((i) => tree.nodes[i]).find((node) => node.sampled && isNumber(node.entropies?.[0]));

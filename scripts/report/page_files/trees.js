@@ -1,9 +1,9 @@
-// The tree viewer: choose a step and a prompt, look at the tree as it was sampled, open a node for its tokens.
+// The tree viewer: choose a step and a prompt, inspect the sampled tree, open a node to see its tokens.
 
 const REWARD_WIDTH = 62;
 const LEAST_REWARD_GAP = 12;
 const MOST_TOKENS = 4000;
-const HOTTEST = 2.5; // nats at which a token is shaded most
+const HOTTEST = 2.5; // nats with the darkest shade of a token
 
 const viewer = { run: null, step: null, prompt: null, node: null };
 
@@ -37,7 +37,7 @@ function showControls(controls, shown, steps, again) {
   const go = (to) => { viewer.step = steps[clamp(to, 0, steps.length - 1)]; viewer.node = null; again(); };
   const old = controls.querySelector("input[type=range]");
   if (old && Number(old.max) === steps.length - 1 && controls.dataset.run === viewer.run) {
-    old.value = at; // the slider stays, so that dragging it goes on
+    old.value = at; // the slider is kept, so that it can be dragged further
     controls.querySelector("output").textContent = `step ${count(viewer.step)}`;
     controls.querySelectorAll("button").forEach((button, i) => { button.disabled = i === 0 ? at === 0 : at === steps.length - 1; });
     return;
@@ -96,7 +96,7 @@ function summaryOf(tree) {
 
 const signOf = (x) => (isNumber(x) && x > 0 ? "positive" : isNumber(x) && x < 0 ? "negative" : "");
 
-// The prompt's picture with the answers of all leaves; with a node open, those below it stand out.
+// The prompt's picture with the answers of all leaves; if a node is open, those below it are highlighted.
 function treePicture(tree) {
   const under = (leaf) => {
     for (let i = leaf; i >= 0; i = tree.nodes[i].parent) if (i === viewer.node) return true;
@@ -147,7 +147,7 @@ function rewardCell(column, row, left, y) {
     column.share && isNumber(value) ? el("i", { style: { "--share": `${100 * column.share(value)}%` } }) : null);
 }
 
-// Bands from a fork to what grew there, as wide as the leaves they lead to, and a mark as large as the fork's entropy.
+// Bands from a fork to its children, as wide as their numbers of leaves, and a mark sized by the fork's entropy.
 function drawBands(lines, tree, layout, top) {
   const thick = clamp(layout.line / 5, 3, 9);
   const endOf = (i) => (i < 0 ? { x: ROOT_WIDTH, y: top + layout.height / 2 } : { x: layout.boxes[i].x + layout.boxes[i].width, y: top + layout.boxes[i].y + layout.boxes[i].height / 2 });
