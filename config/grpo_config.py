@@ -185,6 +185,17 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
                 f"metric_for_best_model={metric}: evaluation gives no such figure; name a task's, as the log does, "
                 "such as trajectory-sharerobot/accuracy"
             )
+        if self.window > 1 and self.answer_warmup_steps % self.window:
+            raise UserError(
+                f"answer_warmup_steps={self.answer_warmup_steps} ends inside a generation, which serves {self.window} "
+                f"optimiser steps: set it to a multiple of {self.window}"
+            )
+        if self.loss_type == "cispo" and self.epsilon_high is None:
+            warnings.warn(
+                f"loss_type cispo caps the ratio at epsilon_high, which without a value is epsilon={self.epsilon}: "
+                "every token then gets a fraction of its gradient; set epsilon_high (5 is usual)",
+                stacklevel=3,
+            )
         shaped = [f"{name}={getattr(self, name)}" for name, no in _NEUTRAL.items() if getattr(self, name) not in no]
         if shaped:
             warnings.warn(

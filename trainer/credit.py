@@ -60,7 +60,9 @@ def all_rows(generation: Generation, processes: Processes, spanning: bool, weigh
     return Rows(rewards, prompts, groups, closed.astype(bool), lengths)
 
 
-def loss_inputs(output: dict, rollout: Rollout, credit: Credit, rewards: np.ndarray, method: Method, args) -> dict:
+def loss_inputs(
+    output: dict, rollout: Rollout, credit: Credit, rewards: np.ndarray, method: Method, args, eos_ids: Sequence[int]
+) -> dict:
     """What the loss reads beside TRL's own output of a generation.
 
     Args:
@@ -69,13 +71,15 @@ def loss_inputs(output: dict, rollout: Rollout, credit: Credit, rewards: np.ndar
         rewards: (B,) the rewards of the rows, NaN where they abstain.
         method: of the run.
         args: the GRPOConfig.
+        eos_ids: tokens that end a completion; one that ends with another was cut off.
 
     Returns:
-        row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) float weights with
-        `shared_token_weight` once; for methods with thoughts also thought_mask (B, T), thought_advantages and
-        answer_advantages (B,).
+        row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) with
+        `mask_truncated_completions`, and as float weights with `shared_token_weight` once; for methods with thoughts
+        also thought_mask (B, T), thought_advantages and answer_advantages (B,).
     """
     rows, device, width = len(rollout.row_tree), output["completion_ids"].device, output["completion_ids"].size(1)
+    answers = rows // (args.think_num * len(rollout.trees)) if credit.thought is not None else 1  # per thought
 
     def by_row(values) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=device).to(torch.float32)
@@ -85,20 +89,38 @@ def loss_inputs(output: dict, rollout: Rollout, credit: Credit, rewards: np.ndar
         return torch.as_tensor(np.asarray(padded), device=device).to(dtype)
 
     inputs = {"row_ids": torch.arange(rows)}
+    if args.mask_truncated_completions:
+        kept = by_token([counted_tokens(rollout, row, eos_ids, answers > 1) for row in range(rows)], torch.long)
+        inputs["tool_mask"] = output["tool_mask"] * kept
     advantages = by_row(credit.leaf)
     if credit.thought is not None:
         is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in range(rows)]
         mask, thought = by_token(is_thought, torch.long), by_row(credit.thought)
         inputs |= {"thought_mask": mask, "thought_advantages": thought, "answer_advantages": advantages}
-        if rows > args.think_num * len(rollout.trees):  # with M = 1 both are the leaf's: stock GRPO, bit for bit
+        if answers > 1:  # with M = 1 both are the leaf's: stock GRPO, bit for bit
             advantages = torch.where(mask.bool(), thought[:, None], advantages[:, None])
     if method.node_values is not None:
         known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf that abstains is not a leaf worth 0
         advantages = by_token(token_values(rollout, known, lambda *found: method.node_values(*found, args)))
     if args.shared_token_weight == "once":
-        trained = (output["completion_mask"] * output["tool_mask"]).any(dim=1).tolist()
-        inputs["tool_mask"] = output["tool_mask"] * by_token(rollout.shares(trained))
+        mask = inputs.get("tool_mask", output["tool_mask"])
+        trained = (output["completion_mask"] * mask).any(dim=1).tolist()
+        inputs["tool_mask"] = mask * by_token(rollout.shares(trained))
     return inputs | {"advantages": advantages}
+
+
+def counted_tokens(rollout: Rollout, row: int, eos_ids: Sequence[int], keep_thoughts: bool) -> list[int]:
+    """1 for each completion token of a row that counts under `mask_truncated_completions`, else 0.
+
+    A row that was cut off counts in no token. With `keep_thoughts` a thought that closed counts all the same: it is
+    one sample with several answers, of which others may have ended.
+    """
+    cut = rollout.completion(row)[-1] not in eos_ids
+    return rollout.per_token(row, lambda node: int(not cut or (keep_thoughts and _closed_thought(node))))
+
+
+def _closed_thought(node) -> bool:
+    return node.kind == "thought" and node.status == "ok"
 
 
 def leaf_values(rollout: Rollout, row_values: Sequence[float]) -> list[dict[int, float]]:

@@ -71,6 +71,11 @@ class Generation:
         finally:
             self.forward = None
 
+    def sampled(self, rows: list[int], width: int, device) -> torch.Tensor:
+        """(rows, T) whether a completion token was sampled, False on observations and padding; T = `width`."""
+        flags = [self.rollout.per_token(row, lambda node: node.sampled) for row in rows]
+        return torch.tensor([found + [False] * (width - len(found)) for found in flags], device=device)
+
     def add_policy_gap(self, gap: tuple[float, float]) -> None:
         self.policy_gap = (self.policy_gap[0] + gap[0], self.policy_gap[1] + gap[1])
 

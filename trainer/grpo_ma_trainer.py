@@ -26,19 +26,19 @@ from task.rewards.router import TaskReward, checked_rewards
 from trainer.arguments import check_arguments, check_thought_end, complete_reference
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
-from trainer.evaluation.bar import EvaluationBar
-from trainer.evaluation.predict import predict
-from trainer.evaluation.summary import summarise
+from trainer.evaluation.in_training import evaluate_rows
 from trainer.generation import Generation, Phase, records_of
 from trainer.logprobs.forward import RowForward
 from trainer.logprobs.micro_batches import partition
 from trainer.logs.metrics import (
     filed_under,
     length_correlation,
+    pool_all,
     replace_clipped_ratio,
     replace_last,
     rollout_sums,
     sampler_gap,
+    weigh_token_means,
 )
 from trainer.logs.progress import RolloutBar, ShortProgress, warn_of_useless_rollouts, without_record_dumps
 from trainer.logs.run_log import RunLog
@@ -191,7 +191,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             split=self.method.splits(args) and not warming_up,
             former_gap=self.generation.policy_gap if self.generation else (0.0, 0.0),
         )
-        with swapped(self, num_generations=self.generation.policy.leaves):
+        with swapped(self, num_generations=self.generation.policy.leaves, mask_truncated_completions=False):
             output = super()._generate_and_score_completions(rows)
         if not self.method.ends_with_eos:
             replace_clipped_ratio(self._metrics["train"])
@@ -239,7 +239,10 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         infinite = torch.isinf(rewards)
-        self.record_metrics({"rewards/non_finite": infinite.sum().item()})
+        # What rewards logged, over all processes and values; TRL would average the means of the processes.
+        sums = {name: (sum(values), len(values)) for name, values in self._pending_metrics.items()}
+        self._pending_metrics.clear()
+        self.record_metrics(self.processes.quotients(sums) | {"rewards/non_finite": infinite.sum().item()})
         rewards[infinite] = torch.nan
         failed = torch.tensor([row["failed"] for row in inputs], device=rewards.device)
         rewards[self.accelerator.gather(failed)] = torch.nan
@@ -257,7 +260,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         mine = slice(*(len(rollout.row_tree) * rank for rank in (self.processes.rank, self.processes.rank + 1)))
         own = Credit(credit.leaf[mine], None if credit.thought is None else credit.thought[mine])
         rewards = rows.rewards[mine]
-        output |= loss_inputs(output, rollout, own, rewards, self.method, self.args)
+        output |= loss_inputs(output, rollout, own, rewards, self.method, self.args, self.eos_token_ids)
         sums = generation.policy.reward_sums(rollout.trees, leaf_values(rollout, rewards))
         self.record_metrics(self.processes.quotients(sums))
         if self.tree_log is not None and self.tree_log.due(self.state.global_step):
@@ -310,12 +313,16 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
                     loss = trl_loss(model, sequence_ratio_inputs(inputs, self._row_logps(model, inputs).detach()))
             else:
                 loss = trl_loss(model, inputs)
+            if not self.generation.split:
+                weigh_token_means(self._metrics["train"], inputs["token_counts"]["all"])
             self._note_policy_gap(inputs)
         return finite_loss(self, loss, model)
 
     def _part_loss(self, trl_loss, model, inputs, part: str):
-        with filed_under(part, self._metrics):
-            return trl_loss(model, part_inputs(inputs, part))
+        with filed_under(part, self._metrics) as logged:
+            loss = trl_loss(model, part_inputs(inputs, part))
+            weigh_token_means(logged, inputs["token_counts"][part])
+        return loss
 
     def _row_logps(self, model, inputs) -> torch.Tensor:
         """(B, T) log-probs of the micro-batch by the one forward pass that its loss will use."""
@@ -355,43 +362,34 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
                 self.forward.check_once(bare, *arguments, shown=self.accelerator.is_main_process)
                 parts.append(self.forward(model, bare, *arguments))
         logps = torch.cat([logps for logps, _ in parts])[back]
+        sampled = self.generation.sampled([row for rows in passes for row in rows], logits_to_keep, logps.device)[back]
+        logps = torch.where(sampled, logps, 0.0)  # TRL takes exp of differences before it masks
         result = (logps, torch.cat([entropies for _, entropies in parts])[back] if compute_entropy else None, None)
         if training:
             generation.forward = result
         return result
 
     def record_metrics(self, metrics: dict[str, float]) -> None:
-        """Adds values to the training metrics; what is logged is the mean of all that were added since the last log."""
+        """Adds values to the training metrics; `log` pools all that were added since it was last called."""
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
+
+    def log(self, logs, start_time=None):
+        pool_all(self._metrics["train"])
+        super().log(logs, start_time)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
         """Greedy completions of the evaluation rows, scored by each task's own metrics: what scripts/eval/eval.py does.
 
-        Every process takes every n-th row; totals are over all rows, each once.
+        Every process takes every n-th row; metrics are over all rows, each once.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
             raise UserError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
-        rows = [dataset[i] for i in range(self.processes.rank, len(dataset), self.processes.count)]
-        shown = self.accelerator.is_main_process and not self.args.disable_tqdm
         length, settings = self.args.max_completion_length, parse_environment_args(self.args.environment_args)
         agents = policies_of_evaluation(self.args, settings, self.tasks, self._tokenizer, self.module, length=length)
-        with self._generating(temperature=0.0) as engine, EvaluationBar(len(rows), shown=shown) as bar:
-            predictions = predict(
-                engine,
-                self.module,
-                rows,
-                self.tasks,
-                max_new_tokens=length,
-                batch_size=self.args.per_device_eval_batch_size,
-                on_bad_media=self.args.on_bad_media,
-                policy_of=agents if self.method.acts else None,
-                progress=bar,
-            )
-        summary = summarise(self.processes.objects(predictions), self.tasks)
-        named = ((f"{task}/{name}", value) for task, values in summary.items() for name, value in values.items())
-        metrics = {f"{metric_key_prefix}_{name}": value for name, value in named}
+        found = evaluate_rows(self, dataset, agents if self.method.acts else None)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
         super(GRPOTrainer, self).log(dict(metrics))  # TRL's own would empty the training metrics into this entry
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

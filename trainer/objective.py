@@ -22,16 +22,18 @@ def micro_batches(output: dict, partition: list[list[int]], accumulation: int, s
         accumulation: micro-batches per optimiser step.
         sums: adds a tensor over all processes.
 
-    A micro-batch has `num_items_in_batch` as TRL reads it, and for a split objective `thought_items`, `answer_items`.
+    A micro-batch has `num_items_in_batch` as TRL reads it, for a split objective `thought_items`, `answer_items`, and
+    `token_counts`: its own trained tokens over all processes (all, of thoughts, of answers).
     """
     steps, batches = len(partition), [take_rows(output, rows) for rows in partition]
+    counts = sums(torch.stack([token_counts(batch) for batch in batches]))
     for start in range(0, steps, accumulation):
-        part = batches[start : start + accumulation]
-        local = torch.stack([token_counts(batch) for batch in part]).sum(dim=0)
         # TRL divides by num_items_in_batch * accumulation / steps: it means a whole generation
-        counts = sums(local) * steps / accumulation
-        for batch in part:
-            batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = counts
+        items = counts[start : start + accumulation].sum(dim=0) * steps / accumulation
+        for batch in batches[start : start + accumulation]:
+            batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = items
+    for batch, own in zip(batches, counts.tolist(), strict=True):
+        batch["token_counts"] = dict(zip(("all", *PARTS), own, strict=True))
     return batches
 
 

@@ -4,10 +4,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import torch
 from accelerate import Accelerator
 from accelerate.utils import gather_object
+
+from trainer.logs.metrics import Mean
 
 
 class Processes:
@@ -37,7 +41,7 @@ class Processes:
         """The sum of a tensor over all processes."""
         return self._accelerator.reduce(tensor, reduction="sum")
 
-    def quotients(self, sums: dict[str, tuple[float, float]]) -> dict[str, float]:
+    def quotients(self, sums: dict[str, tuple[float, float]]) -> dict[str, Mean]:
         """sum / count over all processes under each name (NaN where the count is 0), in one collective.
 
         A process may lack some of the names: what its rollouts report depends on what was sampled.
@@ -46,7 +50,7 @@ class Processes:
         for found in gather_object([sums]):
             for name, pair in found.items():
                 totals[name] = [old + float(new) for old, new in zip(totals.get(name, [0.0, 0.0]), pair, strict=True)]
-        return {name: total / count if count else float("nan") for name, (total, count) in totals.items()}
+        return {name: Mean(total / count if count else math.nan, count) for name, (total, count) in totals.items()}
 
     def _tensor(self, numbers) -> torch.Tensor:
         return torch.as_tensor(np.asarray(numbers), device=self._accelerator.device).to(torch.long)

@@ -143,11 +143,10 @@ class TaskReward:
         if log_metric is not None:
             for name, count in counts.items():
                 log_metric(f"rewards/{self.__name__}/{name}", float(count))
-            for name, values in _numbers(extras).items():
-                log_metric(name, sum(values) / len(values))
-            for name, values in by_task.items():  # what a mean over a batch of several tasks would hide
-                if values:
-                    log_metric(f"rewards/{name}/{self.kind}", sum(values) / len(values))
+            own = {f"rewards/{name}/{self.kind}": values for name, values in by_task.items()}
+            for name, values in [*_numbers(extras).items(), *own.items()]:
+                for value in values:  # each by itself, so that the mean is over completions and not over processes
+                    log_metric(name, value)
         if log_extra is not None and self.kind == "accuracy":
             # A column once logged stays, so that all columns of TRL's table keep one length.
             self._columns.update(name for extra in extras for name in extra)

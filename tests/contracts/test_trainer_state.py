@@ -14,7 +14,7 @@ ASSIGNED = {
     "control": "what the callbacks of an evaluation return, as in transformers",
 }
 # Attributes that are exchanged for the length of a call, by `swapped` alone.
-SWAPPED = {"num_generations", "importance_sampling_level", "_saving"}
+SWAPPED = {"num_generations", "mask_truncated_completions", "importance_sampling_level", "_saving"}
 FILES = ("trainer/grpo_ma_trainer.py", "trainer/run/checkpoints.py")
 
 

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from contextlib import contextmanager
 
 import numpy as np
 
 from trainer.rollout import Rollout
+
+# What TRL's loss reports as a mean over the trained tokens of a micro-batch.
+TOKEN_MEANS = (
+    "kl", "entropy", "clip_ratio/low_mean", "clip_ratio/high_mean", "clip_ratio/region_mean", "cispo_clip_ratio",
+)  # fmt: skip
 
 
 def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
@@ -60,13 +66,52 @@ def length_correlation(advantages: np.ndarray, lengths: np.ndarray) -> float:
     return float(np.corrcoef(advantages[kept], lengths[kept])[0, 1])
 
 
+class Mean(float):
+    """A mean that knows how many values it is the mean of, so that it can be pooled with others.
+
+    >>> pooled([Mean(1.0, 3), Mean(0.0, 1), Mean(math.nan, 0)])
+    0.75
+    """
+
+    count: float
+
+    def __new__(cls, value: float, count: float):
+        self = super().__new__(cls, value)
+        self.count = count
+        return self
+
+
+def pooled(values: list[float]) -> float | None:
+    """The mean of means, each weighted by its count (a plain number by 1); None if there is nothing to average."""
+    counts = [getattr(value, "count", 1.0) for value in values]
+    known = [(value, count) for value, count in zip(values, counts, strict=True) if count and not math.isnan(value)]
+    return sum(value * count for value, count in known) / sum(count for _, count in known) if known else None
+
+
+def pool_all(metrics: dict[str, list[float]]) -> None:
+    """Each list of values becomes the one value that is logged; a name without any goes: trackers take no None."""
+    for name, values in [*metrics.items()]:
+        mean = pooled(values)
+        if mean is None:
+            del metrics[name]
+        else:
+            metrics[name] = [mean]
+
+
+def weigh_token_means(logged: dict[str, list], tokens: float) -> None:
+    """The last value of TRL's means over tokens becomes a `Mean` over `tokens`: micro-batches differ in how many."""
+    for name in TOKEN_MEANS:
+        if name in logged:
+            logged[name][-1] = Mean(logged[name][-1], tokens)
+
+
 @contextmanager
 def filed_under(prefix: str, metrics: dict[str, dict[str, list]]):
-    """What TRL adds to `metrics["train"]` inside the block is filed under `prefix/`."""
+    """Files what is added to `metrics["train"]` inside the block, the value of the block, under `prefix/`."""
     outer = metrics["train"]
     inner = metrics["train"] = defaultdict(list)
     try:
-        yield
+        yield inner
     finally:
         metrics["train"] = outer
         for name, values in inner.items():

@@ -23,7 +23,9 @@ class StepError(UserError):
 class GradientCheck(TrainerCallback):
     """Stops before an optimiser step on a gradient that is not finite, or skips the step (`on_non_finite` skip).
 
-    DeepSpeed holds the gradients itself and has stepped by the time its norm is known: then the run always stops.
+    DeepSpeed holds the gradients itself and has stepped by the time its norm is known: then the run always stops. In
+    float16 the loss scaler skips a step that overflows and halves its scale, which is counted (faults/fp16_overflow);
+    only a scale below 1 means that the gradient itself is not finite.
     """
 
     def __init__(self, trainer):
@@ -33,7 +35,10 @@ class GradientCheck(TrainerCallback):
         trainer = self.trainer
         grads = [p.grad for p in trainer.model.parameters() if p.grad is not None]
         broken = trainer.processes.largest(int(any(not torch.isfinite(grad).all() for grad in grads)))
-        if broken:
+        scaler = trainer.accelerator.scaler
+        if broken and scaler is not None and scaler.get_scale() >= 1:
+            trainer.record_metrics({"faults/fp16_overflow": 1.0})
+        elif broken:
             trainer.record_metrics({"faults/non_finite": 1.0})
             names = trainer.generation.record_names()
             _stop_or_skip(trainer, f"a gradient is not finite, the last records are {names}")

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections import defaultdict
 
 import pytest
 from paths import ROOT
@@ -144,11 +145,11 @@ def test_extras_become_metrics_and_whole_columns():
     def accuracy(completion, sol, **kw):
         return (1.0, {"distance": float(completion), "note": "far"}) if completion else 0.0
 
-    metrics, columns = {}, {}
+    metrics, columns = defaultdict(list), {}
     reward = TaskReward("accuracy", {"words": make_task(accuracy=accuracy)})
-    hooks = {"log_metric": metrics.__setitem__, "log_extra": columns.__setitem__}
+    hooks = {"log_metric": lambda name, value: metrics[name].append(value), "log_extra": columns.__setitem__}
     assert reward(completions=["2", "", "4", "nan"], record=[row()] * 4, **hooks) == [1.0, 0.0, 1.0, 1.0]
-    assert metrics["words/distance"] == 3.0
+    assert metrics["words/distance"] == [2.0, 4.0]
     assert "words/note" not in metrics
     assert columns["words/distance"][:3] == [2.0, None, 4.0]
     assert columns["words/note"] == ["far", None, "far", "far"]
