@@ -19,8 +19,9 @@ fi
 # ---- test records: the published ones, except for the demo's model ----
 of_demo='' published=metadata/grpo_sharerobot_trajectory_test.json
 if [[ ${MODEL_PATH:-} == *tiny_model* ]]; then of_demo=yes; fi
-settings=${ADAPTER_PATH:-}/adapter_config.json
-if [[ -f $settings && $(< "$settings") == *tiny_model* ]]; then of_demo=yes; fi
+for settings in "${ADAPTER_PATH:-}"/adapter_config.json "${ADAPTER_PATH:-}"/checkpoint-*/adapter_config.json; do
+  if [[ -f $settings && $(< "$settings") == *tiny_model* ]]; then of_demo=yes; fi
+done
 dataset=${DATASET_NAME:-} image_root=${IMAGE_ROOT:-}
 if [[ -z $dataset && -z $of_demo ]]; then
   for folder in "$PWD" "$repo"; do

@@ -94,6 +94,8 @@ def test_the_launcher_alone_trains_on_the_published_records_where_they_lie(check
     assert flags["--dataset_name"] == str(checkout / "scripts" / "train" / "grpo_trajectory.yaml")
     assert (flags["--think_num"], flags["--answer_num"], flags["--num_processes"]) == ("4", "4", "4")
     assert "--model_name_or_path" not in flags and "--output_dir" not in flags
+    checked = shell("$PYTHON scripts/data/check.py scripts/train/grpo_trajectory.yaml", checkout)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
     assert f"--dataset_name {checkout}/scripts/train/grpo_trajectory.yaml" in done.stderr
 
 
@@ -165,6 +167,9 @@ def test_the_evaluation_takes_the_published_test_records_when_they_are_there(che
     assert (flags["--dataset"], flags["--image_root"]) == (str(checkout / TEST), str(checkout / PICTURES))
     assert f"test file {checkout / TEST}\n" in done.stderr and flags["--output_dir"] == "output/mine/eval"
     settings.write_text('{"base_model_name_or_path": "/x/scripts/demo/tiny_model"}')
+    assert started(shell(EVALUATE.format("output/mine"), checkout, python))["--dataset"] == demo
+    settings.parent.joinpath("checkpoint-3").mkdir()
+    settings.rename(settings.parent / "checkpoint-3" / settings.name)
     assert started(shell(EVALUATE.format("output/mine"), checkout, python))["--dataset"] == demo
     own = "DATASET_NAME=own.yaml " + EVALUATE.format("output/mine")
     assert started(shell(own, checkout, python))["--dataset"] == "own.yaml"
