@@ -175,14 +175,16 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         self.from_preset = apply_preset(self, SETTINGS[self.method].preset)
         self._resolve_device()
         self._derive_batch()
+        stated = self.greater_is_better
         super().__post_init__()
+        self.greater_is_better = stated  # the library guesses it from the name; the trainer asks the task
         assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), (
             "the launcher and accelerate disagree on the world size"
         )
         metric = self.metric_for_best_model
         if metric is not None and "/" not in metric:
             raise UserError(
-                f"metric_for_best_model={metric}: evaluation gives no such figure; name a task's, as the log does, "
+                f"metric_for_best_model={metric}: evaluation gives no such metric; name a task's, as the log does, "
                 "such as trajectory-sharerobot/accuracy"
             )
         if self.window > 1 and self.answer_warmup_steps % self.window:

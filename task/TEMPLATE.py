@@ -29,6 +29,10 @@ SELF_TEST = {
     "wrong": "<think>five petals</think><answer>rose or garden phlox</answer>",
 }
 
+# Optional: which values of the metrics below are better, "lower" or "higher"; "*" stands for any text. A metric that
+# is not named here gets no verdict in comparisons, and as metric_for_best_model needs greater_is_better.
+METRICS = {"parse_failure_rate": "lower"}
+
 # Rewards get the completion only, never the prompt, and must not raise on anything a model writes. kw always holds id,
 # question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end.
 

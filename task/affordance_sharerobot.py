@@ -35,6 +35,11 @@ SELF_TEST = {
     "wrong": "<think>the wall</think><answer>[0, 0, 100, 100]</answer>",
 }
 
+METRICS = {
+    **dict.fromkeys(("iou", "iou_50", "centre_hit"), "higher"),
+    **dict.fromkeys(("parse_failure_rate", "scale_suspect"), "lower"),
+}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer one box; else 0.0."""

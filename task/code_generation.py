@@ -40,6 +40,8 @@ SELF_TEST = {
     "wrong": "<think>x plus x</think><answer>```python\ndef square(x):\n    return x + x\n```</answer>",
 }
 
+METRICS = {"parse_failure_rate": "lower", "syntax_error_rate": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block that holds a program; else 0.0. Nothing is run."""

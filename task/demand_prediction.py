@@ -59,6 +59,8 @@ SELF_TEST = {
     "wrong": "<think>a wall</think><answer>[0, 0, 40, 40]</answer>",
 }
 
+METRICS = {"success": "higher", "parse_failure_rate": "lower", "scale_suspect": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer one place or one choice as asked; else 0.0."""

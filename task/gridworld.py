@@ -46,6 +46,8 @@ SELF_TEST = {
     ),
 }
 
+METRICS = {"success": "higher", "fell_share": "lower", "moves": "lower", "turns": "lower", "tool_calls": "lower"}
+
 
 class GridworldEnvironment:
     """One tool, `move`; the state is the walker's place."""

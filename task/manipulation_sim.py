@@ -37,6 +37,8 @@ SELF_TEST = {
     "wrong": "<think>stay</think><answer>[[0, 60, 20, 0]]</answer>",
 }
 
+METRICS = {"*_success": "higher", "parse_failure_rate": "lower", "moves": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer a plan of 1 to 32 moves; else 0.0."""

@@ -51,6 +51,8 @@ SELF_TEST = {
     "wrong": "<think>one of two</think><answer>0.3</answer>",
 }
 
+METRICS = {"parse_failure_rate": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block that holds an answer; else 0.0."""

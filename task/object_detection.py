@@ -46,6 +46,13 @@ SELF_TEST = {
     "wrong": "<think>none</think><answer>[]</answer>",
 }
 
+METRICS = {
+    **dict.fromkeys(
+        ("match_score", "precision_50", "recall_50", "f1_50", "accuracy_50", "empty_accuracy", "ap", "ap_50"), "higher"
+    ),
+    **dict.fromkeys(("parse_failure_rate", "scale_suspect"), "lower"),
+}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer 0 to 100 boxes; else 0.0."""

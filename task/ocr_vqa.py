@@ -51,6 +51,11 @@ SELF_TEST = {
     "wrong": "<think>a guess</think><answer>never on Sundays</answer>",
 }
 
+METRICS = {
+    **dict.fromkeys(("anls", "exact", "relaxed", "soft_accuracy"), "higher"),
+    "parse_failure_rate": "lower",
+}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block with 1 to 2,000 characters; else 0.0."""

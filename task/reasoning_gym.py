@@ -40,6 +40,8 @@ SELF_TEST = {
     "wrong": "<think>3 less than 4</think><answer>1</answer>",
 }
 
+METRICS = {"solved": "higher", "*_score": "higher", "parse_failure_rate": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block with 1 to 4,000 characters; else 0.0."""

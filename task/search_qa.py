@@ -56,6 +56,11 @@ SELF_TEST = {
     "wrong": "<think>a guess</think><answer>Louis Pasteur or Robert Koch</answer>",
 }
 
+METRICS = {
+    **dict.fromkeys(("em", "f1", "answered_share", "em_*_hops"), "higher"),
+    **dict.fromkeys(("turns", "tool_calls"), "lower"),
+}
+
 
 class SearchEnvironment:
     """One tool, and no state: forks share it."""

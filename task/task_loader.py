@@ -10,12 +10,13 @@ import importlib
 import importlib.util
 import inspect
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
 from task.errors import UserError
 from task.parsing.answers import thought_tags
+from task.rewards.directions import DIRECTIONS, direction
 
 NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
@@ -48,6 +49,7 @@ class Task:
     parse_answer(completion, **kw) -> the answer in the task's frame, or None when there is none
     compute_metrics(predictions, **kw) -> dict of floats
     make_environment() -> an environment for agent tasks
+    metrics: METRICS, the direction of the metrics of compute_metrics: name -> "lower" or "higher"; {} if not declared
     self_test: SELF_TEST, {"record": {"answer": ..., ...}, "right": completion, "wrong": completion}, or None
     thought_end: the tag that closes a thought, of the run that the task was loaded for: prompts ask for it, and the
         functions get it as a keyword
@@ -64,6 +66,7 @@ class Task:
     parse_answer: Callable | None = None
     compute_metrics: Callable | None = None
     make_environment: Callable | None = None
+    metrics: dict[str, str] = field(default_factory=dict)
     self_test: dict | None = None
     thought_end: str = "</think>"
 
@@ -164,7 +167,8 @@ def _checked(path: Path, module: ModuleType) -> Task:
             f"{path}: frame {config['frame']!r} needs process_answer(answer, size_from, size_to), which moves the "
             "record's answer into that frame: define it, or set frame to 'original' or 'none'."
         )
-    return Task(config["task_type"], path, config, **functions, self_test=_self_test(path, module))
+    declared = {"metrics": _metrics(path, module), "self_test": _self_test(path, module)}
+    return Task(config["task_type"], path, config, **functions, **declared)
 
 
 def _check_config(path: Path, config) -> None:
@@ -198,6 +202,27 @@ def _check_config(path: Path, config) -> None:
         raise UserError(
             f"{path}: frame is {config['frame']!r}{_did_you_mean(near)}: choose one of {', '.join(FRAMES)}."
         )
+
+
+def _metrics(path: Path, module: ModuleType) -> dict[str, str]:
+    metrics = getattr(module, "METRICS", None)
+    if metrics is None:
+        near = [name for name in vars(module) if name.isupper()]
+        near = difflib.get_close_matches("METRICS", near, n=1, cutoff=0.85)
+        if near:
+            raise UserError(f"{path}: has no METRICS{_did_you_mean(near)}: rename it, or begin it with an underscore.")
+        return {}
+    if not isinstance(metrics, dict):
+        raise UserError(f'{path}: METRICS is a {type(metrics).__name__}: make it a dict such as {{"dfd_px": "lower"}}.')
+    for name, way in metrics.items():
+        if not isinstance(name, str) or way not in DIRECTIONS:
+            raise UserError(f"{path}: METRICS has {name!r}: {way!r}: map a metric's name to {' or '.join(DIRECTIONS)}.")
+        if direction(name, {}) not in (None, way):
+            raise UserError(
+                f"{path}: METRICS has {name!r}: {way!r}, but evaluation adds this metric to every task, better when "
+                f"{direction(name, {})}: leave it out, or rename your own."
+            )
+    return metrics
 
 
 def _self_test(path: Path, module: ModuleType) -> dict | None:

@@ -44,6 +44,8 @@ SELF_TEST = {
     "wrong": "<think>up the diagonal</think><answer>[[644, 476], [322, 238], [0, 0]]</answer>",
 }
 
+METRICS = {"*_px": "lower", "*_1000": "lower", "parse_failure_rate": "lower", "scale_suspect": "lower"}
+
 
 def format_reward(completion, sol, **kw):
     """1.0 for exactly one thought and one answer block, the answer a path of 2 to 256 points; else 0.0."""

@@ -50,6 +50,7 @@ from trainer.policies.agent.build import policies_of_evaluation
 from trainer.processes import Processes
 from trainer.prompts import PromptEncoder
 from trainer.rollout import Rollout
+from trainer.run.best import greater_is_better
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
 from trainer.run.layout import LayoutCheck
@@ -103,6 +104,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     ):
         check_arguments(train_dataset, kwargs)
         check_thought_end(tasks or {}, args.thought_end)
+        args.greater_is_better = greater_is_better(args.metric_for_best_model, args.greater_is_better, tasks or {})
         self.method = METHODS[args.method]
         self.module = module or module_for(model.config)
         self.module.processor = processing_class

@@ -3,9 +3,9 @@
 A and B are output folders of eval.py, or their predictions.jsonl. Items are paired by id. For each task type and each
 metric (accuracy, format, and whatever the task's own compute_metrics gives for a single prediction, such as the
 distance of a path in pixels) it prints the two means, their difference B - A, the relative change, the paired bootstrap
-interval of the difference, and the numbers of items on which B is better, worse or equal. The items whose accuracy
-changed most follow; `--html FILE` writes them with their pictures. With several samples an item's metrics are its
-means and its pass@k. Exit status 2 for a user's mistake.
+interval of the difference, and the numbers of items on which B is better, worse or equal, if METRICS of the task
+declares the metric's direction. The items whose accuracy changed most follow; `--html FILE` writes them with their
+pictures. With several samples an item's metrics are its means and its pass@k. Exit status 2 for a user's mistake.
 """
 
 import argparse
@@ -26,13 +26,10 @@ from changed_items import changed_items, changed_text, page
 from prediction_files import is_prediction
 
 from task.errors import UserError
+from task.rewards.directions import direction
 from task.task_loader import load_tasks
 from trainer.evaluation.intervals import bootstrap_interval
 from trainer.evaluation.item_metrics import UNSCORED, item_metrics
-
-# Metrics whose name contains one of these are better when lower; the table shows the direction of each metric.
-LOWER_IS_BETTER = ("dfd", "frechet", "hausdorff", "rmse", "mae", "endpoint", "distance", "error", "fail", "suspect")
-LOWER_IS_BETTER += ("fell", "turns", "calls", "moves")  # of agents
 
 
 def read_predictions(path: str) -> dict[str, dict]:
@@ -107,7 +104,8 @@ def compare(
     """{task_type: {metric: comparison}}.
 
     A comparison has n, a, b, difference (b - a), relative, low, high, better, wins, losses and ties. `relative` is
-    difference / |a|, None where a is 0. Wins are items on which B is better.
+    difference / |a|, None where a is 0. `better` is the direction that the task file declares in METRICS; None: it
+    declares none. Wins are items on which B is better, None without a direction.
     """
     values: dict[str, dict[str, list]] = {}
     for left, right in pairs:
@@ -116,8 +114,11 @@ def compare(
             if metric in b:
                 values.setdefault(left["question_type"], {}).setdefault(metric, []).append((a[metric], b[metric]))
     return {
-        task_type: {metric: _comparison(metric, np.array(v), resamples, seed) for metric, v in metrics.items()}
-        for task_type, metrics in values.items()
+        name: {
+            metric: _comparison(_better(metric, tasks.get(name)), np.array(v), resamples, seed)
+            for metric, v in metrics.items()
+        }
+        for name, metrics in values.items()
     }
 
 
@@ -128,11 +129,15 @@ def _metrics_of(item: dict, task, pass_threshold: float) -> dict[str, float]:
         return item_metrics(item, None, pass_threshold)
 
 
-def _comparison(metric: str, values: np.ndarray, resamples: int, seed: int) -> dict:
+def _better(metric: str, task) -> str | None:
+    return direction(metric, task.metrics if task else {})
+
+
+def _comparison(better: str | None, values: np.ndarray, resamples: int, seed: int) -> dict:
     # values: (n, 2), A and B of each pair
-    lower = lower_is_better(metric)
     change = values[:, 1] - values[:, 0]
-    better = -change if lower else change
+    rise, fall = int((change > 0).sum()), int((change < 0).sum())
+    wins, losses = {"higher": (rise, fall), "lower": (fall, rise), None: (None, None)}[better]
     a, b = values.mean(axis=0)
     low, high = bootstrap_interval(change, resamples, seed)
     return {
@@ -143,16 +148,11 @@ def _comparison(metric: str, values: np.ndarray, resamples: int, seed: int) -> d
         "relative": float(change.mean() / abs(a)) if a else None,
         "low": low,
         "high": high,
-        "better": "lower" if lower else "higher",
-        "wins": int((better > 0).sum()),
-        "losses": int((better < 0).sum()),
-        "ties": int((better == 0).sum()),
+        "better": better,
+        "wins": wins,
+        "losses": losses,
+        "ties": len(values) - rise - fall,
     }
-
-
-def lower_is_better(metric: str) -> bool:
-    """Distances, errors, failures and costs are better when lower; everything else when higher."""
-    return any(part in metric.lower() for part in LOWER_IS_BETTER)
 
 
 def table(result: dict) -> str:
@@ -165,12 +165,13 @@ def table(result: dict) -> str:
             f"  {'':{width}} {'A':>10} {'B':>10} {'B - A':>10} {'interval':>23} {'change':>8}  B better/worse/same"
         )
         for metric, f in metrics.items():
-            name = f"{metric} ({f['better']})"
+            name = f"{metric} ({f['better']})" if f["better"] else metric
+            verdict = f"{f['wins']}/{f['losses']}/{f['ties']}" if f["better"] else "no direction declared"
             change = "" if f["relative"] is None else f"{f['relative']:+.1%}"
             interval = f"[{f['low']:+.4f}, {f['high']:+.4f}]"
             lines.append(
                 f"  {name:{width}} {f['a']:10.4f} {f['b']:10.4f} {f['difference']:+10.4f} {interval:>23} {change:>8}"
-                f"  {f['wins']}/{f['losses']}/{f['ties']}"
+                f"  {verdict}"
             )
         lines.append("")
     return "\n".join(lines)

@@ -83,7 +83,7 @@ REFUSED = {
     "no slots": ({"max_slots": 0}, "max_slots=0 must be at least 1"),
     "a best model by a loss there is none of": (
         {"load_best_model_at_end": True, "eval_strategy": "steps", "eval_steps": 500},
-        "metric_for_best_model=loss: evaluation gives no such figure; name a task's, .* trajectory-sharerobot/accuracy",
+        "metric_for_best_model=loss: evaluation gives no such metric; name a task's, .* trajectory-sharerobot/accuracy",
     ),
     "no rows": ({"per_device_train_batch_size": 0}, "per_device_train_batch_size=0 must be at least 1"),
     "a torn tree": (

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, rotate_checkpoints
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from task.errors import UserError
 from trainer.run.resume import LAYOUT, OPTIMIZER, adapter_fault, layout_fault
@@ -82,13 +82,13 @@ class WholeCheckpoints(AllWeights):
                 shutil.rmtree(place)
             written.rename(place)
             (output / INCOMPLETE).rmdir()
-            best = self.state.best_model_checkpoint
-            limits = {"save_total_limit": self.args.save_total_limit, "best_model_checkpoint": best}
-            rotate_checkpoints(str(output), use_mtime=True, **limits)
+            rotate(place, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
 
     def save_final(self) -> None:
         """Writes the trained model and the trainer's state into output_dir; CheckpointError where that fails."""
+        if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None and self.args.should_save:
+            print("load_best_model_at_end: no evaluated step was saved, so the weights are those of the last step")
         try:
             self.save_model()
             self.save_state()
@@ -126,11 +126,13 @@ class WholeCheckpoints(AllWeights):
 
     def _determine_best_metric(self, metrics, trial):
         name = self.args.metric_for_best_model
-        figures = [figure.removeprefix("eval_") for figure in metrics if "/" in figure]
-        if name is not None and name.removeprefix("eval_") not in figures:
+        known = [metric.removeprefix("eval_") for metric in metrics if "/" in metric]
+        if name is not None and name.removeprefix("eval_") not in known:
             raise UserError(
-                f"metric_for_best_model={name} is no figure of the evaluation, which gave {', '.join(figures)}"
+                f"metric_for_best_model={name} is no metric of the evaluation, which gave {', '.join(known)}"
             )
+        if self.args.save_strategy != SaveStrategy.BEST and not self.control.should_save:
+            return False  # the weights of this step are not kept: they cannot be loaded at the end
         return super()._determine_best_metric(metrics, trial)
 
     def _load_optimizer_and_scheduler(self, checkpoint):
@@ -138,6 +140,23 @@ class WholeCheckpoints(AllWeights):
             super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
             self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
+
+
+def rotate(newest: Path, limit: int | None, best: str | None) -> None:
+    """Removes the checkpoints of the lowest steps until `limit` are left; `newest` and `best` always stay.
+
+    The step of the name counts, not the time of the files: an evaluation writes into an old checkpoint. Checkpoints
+    of later steps are those of another run, and stay.
+    """
+    if not limit or limit < 0:
+        return
+    step = {path: path.name.removeprefix(f"{PREFIX_CHECKPOINT_DIR}-") for path in newest.parent.glob("checkpoint-*")}
+    step = {path: int(number) for path, number in step.items() if number.isdecimal()}
+    earlier = sorted((path for path in step if step[path] < step[newest]), key=step.__getitem__)
+    others = [path for path in earlier if best is None or path.name != Path(best).name]
+    room = max(limit - 1 - (len(earlier) - len(others)), 0)
+    for path in others[: max(len(others) - room, 0)]:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager

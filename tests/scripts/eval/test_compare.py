@@ -35,7 +35,12 @@ def write(folder, items):
     return str(folder)
 
 
-LENGTHS = {"t": SimpleNamespace(compute_metrics=lambda predictions, **kw: {"dfd_px": predictions[0]["length"]})}
+LENGTHS = {
+    "t": SimpleNamespace(
+        compute_metrics=lambda predictions, **kw: {"gap": predictions[0]["length"], "steps": predictions[0]["length"]},
+        metrics={"gap": "lower"},
+    )
+}
 
 
 def test_pairs_by_id_not_by_place(tmp_path):
@@ -50,19 +55,19 @@ def test_pairs_by_id_not_by_place(tmp_path):
 
 def test_a_distance_is_better_when_lower():
     pairs = [(item(str(i), 0.5, length=10.0), item(str(i), 0.5, length=8.0 if i else 11.0)) for i in range(4)]
-    metrics = script.compare(pairs, LENGTHS)["t"]["dfd_px"]
+    metrics = script.compare(pairs, LENGTHS)["t"]["gap"]
     assert (metrics["better"], metrics["wins"], metrics["losses"]) == ("lower", 3, 1)
     assert metrics["relative"] == pytest.approx(-0.125)
 
 
-@pytest.mark.parametrize("name", ["accuracy", "success", "em_2_hops", "answered_share", "pass@4", "f1_50"])
-def test_what_is_better_when_higher(name):
-    assert not script.lower_is_better(name)
-
-
-@pytest.mark.parametrize("name", ["rmse_px", "parse_failure_rate", "fell_share", "moves", "turns", "tool_calls"])
-def test_what_is_better_when_lower(name):
-    assert script.lower_is_better(name)
+def test_a_metric_without_a_declared_direction_gets_no_verdict():
+    """Its name says nothing: an error_free_share would be taken for an error."""
+    pairs = [(item(str(i), 0.5, length=10.0), item(str(i), 0.5, length=8.0 + 2 * i)) for i in range(3)]
+    result = script.compare(pairs, LENGTHS)
+    metrics = result["t"]["steps"]
+    assert (metrics["better"], metrics["wins"], metrics["losses"], metrics["ties"]) == (None, None, None, 1)
+    assert "no direction declared" in script.table(result)
+    assert script.compare([(item("x", 0.0), item("x", 1.0))], {})["t"]["accuracy"]["wins"] == 1
 
 
 def test_interval_agrees_with_the_normal_one_and_repeats():
@@ -142,7 +147,7 @@ def test_table_names_every_metric_and_its_direction():
     pairs = [(item("x", 0.0, length=4.0), item("x", 1.0, length=2.0))]
     text = script.table(script.compare(pairs, LENGTHS))
     assert "accuracy (higher)" in text
-    assert "dfd_px (lower)" in text
+    assert "gap (lower)" in text
     assert "-50.0%" in text
 
 
@@ -205,7 +210,7 @@ def test_a_metric_that_needs_many_predictions_leaves_the_others(tmp_path):
         return {"spread": 1 / (len(predictions) - 1)}
 
     pairs = [(item("x", 0.0), item("x", 1.0))]
-    metrics = script.compare(pairs, {"t": SimpleNamespace(compute_metrics=spread)})["t"]
+    metrics = script.compare(pairs, {"t": SimpleNamespace(compute_metrics=spread, metrics={})})["t"]
     assert metrics["accuracy"]["difference"] == 1.0 and "spread" not in metrics
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from paths import ROOT
@@ -14,7 +15,7 @@ from trainer_cases import largest_gap, logged, text_rows, text_trainer, vlm_trai
 from transformers import TrainerCallback
 
 from config.output import checkpoint_to_resume
-from trainer.run.checkpoints import CheckpointError, layout_fault
+from trainer.run.checkpoints import CheckpointError, layout_fault, rotate
 
 SAVING = {"save_strategy": "steps", "save_steps": 1, "save_only_model": False}
 
@@ -58,6 +59,45 @@ def test_rotation_keeps_the_newest_and_the_state_names_final_places(tiny_text, t
     assert ".incomplete" not in (tmp_path / "checkpoint-3" / "trainer_state.json").read_text()
 
 
+def test_rotation_goes_by_step_whatever_was_written_into_a_checkpoint_later(tiny_text, tmp_path):
+    """An evaluation writes into checkpoint-1 after checkpoint-2 was saved: 1 is still the older one."""
+    trainer = text_trainer(tiny_text, tmp_path, max_steps=3, save_total_limit=2, **SAVING)
+    now = time.time()
+
+    def evaluated():
+        (tmp_path / "checkpoint-1" / "eval").mkdir()
+        os.utime(tmp_path / "checkpoint-1", (now + 60, now + 60))
+
+    trainer.callback_handler.callbacks.insert(0, At(3, evaluated))
+    trainer.train()
+    assert saved_steps(tmp_path) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("limit", "best", "left"),
+    [
+        (None, None, [1, 2, 9, 10, 11, 20]),
+        (0, None, [1, 2, 9, 10, 11, 20]),
+        (1, None, [11, 20]),
+        (3, None, [9, 10, 11, 20]),
+        (3, 2, [2, 10, 11, 20]),
+        (1, 2, [2, 11, 20]),
+        (2, 11, [10, 11, 20]),
+        (2, 7, [10, 11, 20]),
+        (9, 1, [1, 2, 9, 10, 11, 20]),
+    ],
+)
+def test_what_rotation_leaves(tmp_path, limit, best, left):
+    """The one just saved, the best, and the highest steps before it; those of a later step belong to another run."""
+    for step in (20, 9, 1, 10, 2, 11):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    (tmp_path / "checkpoint-best").mkdir()  # somebody else's
+    moved = best and f"/somewhere/else/checkpoint-{best}"
+    rotate(tmp_path / "checkpoint-11", limit, moved)
+    (tmp_path / "checkpoint-best").rmdir()
+    assert saved_steps(tmp_path) == left
+
+
 def saved_steps(folder) -> list[int]:
     return sorted(int(path.name.split("-")[1]) for path in folder.glob("checkpoint-*"))
 
@@ -91,11 +131,12 @@ def test_the_best_model_is_one_that_was_saved(tiny_text, tmp_path, monkeypatch, 
     assert largest_gap(kept, weights(trainer)) == 0.0
 
 
-def test_a_best_model_by_an_unknown_figure_is_a_sentence(tiny_text, tmp_path):
+def test_a_best_model_by_an_unknown_metric_is_a_sentence(tiny_text, tmp_path):
     changes = {"eval_strategy": "steps", "eval_steps": 1, "load_best_model_at_end": True, **SAVING}
-    trainer = text_trainer(tiny_text, tmp_path, eval_dataset=text_rows(2), metric_for_best_model="a/b", **changes)
+    trainer = text_trainer(tiny_text, tmp_path, eval_dataset=text_rows(2), **changes,
+                           metric_for_best_model="a/b", greater_is_better=True)  # fmt: skip
     trainer.evaluate = lambda **_: {"eval_a/accuracy": 0.5, "epoch": 1}
-    with pytest.raises(ValueError, match="=a/b is no figure of the evaluation, which gave a/accuracy"):
+    with pytest.raises(ValueError, match="=a/b is no metric of the evaluation, which gave a/accuracy"):
         trainer.train()
 
 
