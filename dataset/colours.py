@@ -1,4 +1,4 @@
-"""Any mode of Pillow -> 8-bit sRGB: deep grey, transparency, colour profiles."""
+"""Converts any Pillow mode to 8-bit sRGB: grey of more than 8 bits, transparency, colour profiles."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from PIL import Image, ImageCms
 # Tags of grey TIFFs that Pillow does not apply: they define the meaning of the values.
 BITS_TAG, SENSE_TAG, SAMPLE_FORMAT_TAG = 258, 262, 339
 WHITE_IS_ZERO, UNSIGNED, SIGNED = 0, 1, 2
-# Formats whose fourth byte need not be an alpha channel: programs leave it 0, and viewers show such a picture opaque.
+# Formats in which programs often leave the alpha channel 0; viewers show such pictures opaque.
 UNSURE_ALPHA = ("BMP", "DIB", "ICO", "TGA")
-# The modes that a profile of each colour space describes.
+# Colour space of a profile -> the modes it applies to.
 PROFILED = {"RGB ": ("RGB",), "GRAY": ("L",), "CMYK": ("CMYK",), "Lab ": ("LAB",)}
 FLOAT_WHITES, WIDE_WHITES = (1, 255, 65535), (255, 65535)  # of floats, and of integers of more than 16 bits
 SRGB = ImageCms.createProfile("sRGB")
@@ -21,9 +21,9 @@ SRGB = ImageCms.createProfile("sRGB")
 def to_rgb(image: Image.Image) -> Image.Image:
     """A new RGB picture with the same pixels and none of the metadata.
 
-    Transparency is composited on white; deep grey is scaled by the range of its type; colours are converted to sRGB by
-    the picture's ICC profile, perceptual intent. A profile that cannot be read or fits another mode is ignored, as
-    viewers do.
+    Transparency is composited on white; grey of more than 8 bits is scaled by the range of its type; colours are
+    converted to sRGB by the picture's ICC profile with perceptual intent. Like viewers, it ignores a profile that is
+    unreadable or belongs to another mode.
     """
     profile, unsure = image.info.get("icc_profile"), image.format in UNSURE_ALPHA
     if image.mode.startswith(("I", "F")) or _is_signed(image):
@@ -56,7 +56,7 @@ def to_8_bit(values: np.ndarray, whites: tuple[float, ...]) -> np.ndarray:
 
 
 def _profiled(image: Image.Image, profile: bytes | None) -> Image.Image:
-    """The picture in sRGB. Where a profile moves no colour by more than a level, the pixels stay as they are."""
+    """The picture in sRGB; unchanged if the profile changes no colour by more than one level."""
     if image.mode == "LAB":
         return ImageCms.profileToProfile(image, ImageCms.createProfile("LAB"), SRGB, outputMode="RGB")
     if profile:

@@ -72,7 +72,7 @@ def load_image(path: str | os.PathLike) -> Image.Image:
     profiles see `to_rgb`.
 
     Raises:
-        MediaError: missing, empty, damaged or cut-off file, not a picture, a TIFF of several pages, or too large
+        MediaError: missing, empty, damaged or cut-off file, not a picture, a TIFF with several pages, or too large
             (`PIL.Image.MAX_IMAGE_PIXELS`).
     """
     path = _existing_file(path, "picture")
@@ -117,7 +117,7 @@ def _decoded(path: Path) -> tuple[Image.Image, int]:
         if not is_tiff(path):
             raise
         image = None
-    # Pillow swaps the bytes of compressed floats twice where the first byte is the highest.
+    # Pillow swaps the bytes of compressed big-endian floats twice.
     if image is None or (image.mode == "F" and _start_of(path).startswith(b"MM")):
         image, orientation = read_deep(path)
         return to_rgb(image), orientation
@@ -157,10 +157,10 @@ def load_video(
     max_frames: int = VIDEO_MAX_FRAMES,
     min_frames: int = VIDEO_MIN_FRAMES,
 ) -> Video:
-    """Decodes frames spread evenly over the clip, as they are shown: upright, with square pixels.
+    """Decodes frames spread evenly over the clip, as players display them: upright, with square pixels.
 
-    Frames of pixels that are not square are made wider or higher, never smaller, as browsers do. An odd number of
-    frames is padded by repeating the last one.
+    Frames with non-square pixels are enlarged along one axis, as in browsers. An odd number of frames is padded by
+    repeating the last one.
 
     Args:
         fps: wanted frames per second.
@@ -193,7 +193,7 @@ def load_video(
 
 @contextlib.contextmanager
 def _decoder_faults(path: Path):
-    """Says in words of our own what goes wrong in FFmpeg."""
+    """Replaces FFmpeg's errors by MediaErrors that name the file and the way out."""
     import av  # takes 0.2 s, which text and picture runs save
 
     try:
@@ -216,7 +216,7 @@ def _decoder_faults(path: Path):
 
 
 def _video_of(container, path: Path):
-    """The stream that players show: in an AVIF, not its still picture."""
+    """The stream that players choose: in an AVIF, the animation and not its still picture."""
     stream = container.streams.best("video")
     if stream is None:
         raise MediaError(f"{path} holds no video stream: replace the file.")
@@ -230,7 +230,7 @@ def _frame_indices(total: int, rate: float, fps: float, min_frames: int, max_fra
 
 
 def _decode(path: Path, wanted: set[int]) -> tuple[list[Image.Image], list[float | None]]:
-    """(the wanted frames as they are shown, the time in seconds of each that was decoded up to the last of them)."""
+    """(the wanted frames as displayed, the time in seconds of every frame decoded up to the last wanted one)."""
     import av
 
     frames, times = [], []
@@ -249,10 +249,10 @@ def _decode(path: Path, wanted: set[int]) -> tuple[list[Image.Image], list[float
 
 
 def _check_whole(path: Path, packets: _Packets, times: list[float | None], found: str) -> None:
-    """MediaError for a clip that gives fewer frames than it has packets because it was cut off.
+    """MediaError if a clip yields fewer frames than packets because it was cut off.
 
-    Some packets give no frame of their own (fields, hidden frames), and so do those before the first whole frame of a
-    recording. But a clip whose container counts its frames must have them, and any other its end.
+    Some packets yield no frame of their own: fields, hidden frames, and packets before the first key frame of a
+    recording. If the container states the number of frames, nearly all must be there; otherwise the end must be.
     """
     known = [time for time in times if time is not None]
     lacks_end = bool(known) and max(known) < packets.end - MISSING_SHARE * packets.span
@@ -268,14 +268,14 @@ def _rate(times: list[float | None]) -> float | None:
 
 
 def _square(image: Image.Image, aspect: float) -> Image.Image:
-    """The frame with square pixels, `aspect` being the width of the stored ones over their height."""
+    """The frame resampled to square pixels; `aspect` is width over height of the stored pixels."""
     size = (round(image.width * max(aspect, 1.0)), round(image.height * max(1.0 / aspect, 1.0)))
     return image if size == image.size else image.resize(size, Image.Resampling.BICUBIC)
 
 
 class _Packets(NamedTuple):
-    """Of a clip: how many packets are shown, whether the container states a number of frames, when the last one starts,
-    the time between the first and the last start (seconds), and packets per second.
+    """A clip's number of shown packets, whether the container states a number of frames, the start of the last packet
+    and the time from first to last start (seconds), and packets per second.
     """
 
     total: int
@@ -286,9 +286,9 @@ class _Packets(NamedTuple):
 
 
 def _measure(path: Path, wanted_rate: float) -> _Packets:
-    """What the packets of a clip say.
+    """Reads the packets of a clip without decoding them.
 
-    Nothing is decoded. Headers are unreliable: in a fragmented MP4 they count only the first fragment, in a trimmed one
+    Headers are unreliable: in a fragmented MP4 they count only the first fragment, in a trimmed one
     also hidden frames; for a variable frame rate they state a nominal rate (1000 is common), and Matroska stores no
     count.
 

@@ -1,7 +1,7 @@
-"""What Pillow does not do with TIFFs: counting their pages, and reading floats and integers of 64 bits.
+"""TIFF features that Pillow lacks: counting pages; 16-bit and 64-bit floats, floats in colour, 64-bit integers.
 
-Pillow reads floats of 32 bits in one band alone. TIFF 6.0 (Adobe, 1992) with the later tags for sample formats and
-predictors; data uncompressed or deflated, in strips or tiles.
+Pillow reads only 32-bit floats in one band. Supported here: TIFF 6.0 (Adobe, 1992) with the floating-point predictor,
+uncompressed or deflated, in strips or tiles.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ MOST_PAGES = 10_000
 
 
 class UnreadForm(ValueError):
-    """A TIFF that is whole, of a form that nothing here reads."""
+    """An intact TIFF in a form that is not supported."""
 
 
 def silence_libtiff() -> None:
-    """Keeps the library inside Pillow from writing on standard error, without a file's name, what Pillow raises."""
+    """Stops Pillow's libtiff from printing errors that name no file; Pillow raises them anyway."""
     for library in (Path(PIL.__file__).parents[1] / "pillow.libs").glob("libtiff-*.so*"):
         loaded = ctypes.CDLL(str(library))
         loaded.TIFFSetErrorHandler(None)
@@ -47,7 +47,7 @@ def is_tiff(path: Path) -> bool:
 
 
 def count_pages(path: Path) -> int:
-    """How many pictures a TIFF holds; smaller copies of one (thumbnails, pyramids) and masks do not count."""
+    """The number of pages in a TIFF, without reduced copies (thumbnails, pyramids) and masks."""
     return sum(
         WIDTH in tags and not tags.get(KIND, 0) & REDUCED_OR_MASK and tags.get(OLD_KIND, 0) != OLD_REDUCED
         for tags in _directories(path)
@@ -55,13 +55,13 @@ def count_pages(path: Path) -> int:
 
 
 def read_deep(path: Path) -> tuple[Image.Image, int]:
-    """(picture, EXIF orientation) of the first page, grey, RGB or RGBA, of a type of numbers that Pillow does not read.
+    """(picture, EXIF orientation) of the first page: grey, RGB or RGBA, in number types that Pillow does not read.
 
-    White is the greatest number of a type of 8 or 16 bits; others are scaled as `to_8_bit` does with FLOAT_WHITES and
+    For 8-bit and 16-bit integers white is the type's maximum; other types are scaled by `to_8_bit` with FLOAT_WHITES or
     WIDE_WHITES.
 
     Raises:
-        UnreadForm: a form that is not read here either; the message says which.
+        UnreadForm: an unsupported form, which the message names.
     """
     tags = next(_directories(path))
     bits, formats = tags[BITS], tags.get(FORMAT, (1,))
@@ -129,7 +129,7 @@ def _block(data: bytes, tags: dict, dtype: np.dtype, shape: tuple[int, int, int]
     if compression not in (UNCOMPRESSED, *DEFLATED) or predictor not in (1, FLOAT_PREDICTOR):
         raise UnreadForm(f"compression {compression} with predictor {predictor} is not read for such numbers")
     data = zlib.decompress(data) if compression in DEFLATED else data
-    if predictor == FLOAT_PREDICTOR:  # each row: the bytes of one significance after the other, as differences
+    if predictor == FLOAT_PREDICTOR:  # each row: byte planes from most to least significant, as differences
         bytes_of_rows = np.frombuffer(data, np.uint8).reshape(shape[0], -1)
         differences = bytes_of_rows.reshape(shape[0], -1, shape[2]).cumsum(axis=1, dtype=np.uint8)
         spread = differences.reshape(shape[0], dtype.itemsize, -1).transpose(0, 2, 1)

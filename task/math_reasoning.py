@@ -26,8 +26,8 @@ from task.runners.optional import need
 
 MAX_CHARS = 400  # a longer text is no final answer
 CHOICE = re.compile(r"\(?([A-J])\)?")
-# Letters in a row that name no command, environment or function of LaTeX: words, which are no product of letters. The
-# "and" of "9 and 10" is none.
+# Words: three or more letters that are no command, environment or function of LaTeX, nor the "and" of a list ("9 and
+# 10"). They are no product of variables.
 WORDS = re.compile(
     r"(?<![\\A-Za-z])(?<!\\begin\{)(?<!\\end\{)"
     rf"(?!(?:{FUNCTIONS}|sqrt|frac|max|min|gcd|lcm|mod|and)(?![A-Za-z]))[A-Za-z]{{3,}}"

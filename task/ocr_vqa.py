@@ -6,10 +6,10 @@ whose answer is a text, a number, or a list of references of which any will do. 
 Reward: ANLS (Biten et al., 2019), the best over the references of 1 - NL, NL being the edit distance over the longer
 length, and 0 where NL reaches 0.5. So a text that merely contains the answer, or lists all of them, does not win.
 
-A list in which one answer stands three times or more holds one answer per annotator (VQA, TextVQA, VizWiz), not
-references of which any will do: an answer given by n of them then counts min(1, n / 3), as in the accuracy of VQA
-(Antol et al., 2015). ANLS is multiplied by that weight, exact and relaxed match look at answers of full weight alone,
-and `soft_accuracy` is the weight of the answer that the prediction matches exactly.
+A list that contains an answer three times or more holds one answer per annotator (VQA, TextVQA, VizWiz) rather than
+equivalent references. An answer given by n annotators then has the weight min(1, n / 3), as in VQA accuracy (Antol et
+al., 2015): ANLS is multiplied by it, exact and relaxed match use only answers of weight 1, and `soft_accuracy` is the
+weight of the answer that the prediction matches exactly.
 
 Case: white space at the ends and repeated white space never count; case does not count, unless the record has
 "case_sensitive": true. Exact match: equal after this, and after quotes, brackets and the marks that end a sentence are
@@ -111,7 +111,7 @@ def references(answer, record_id=None) -> list[str]:
 
 
 def weights(wanted: list[str], case_sensitive: bool = False) -> list[float]:
-    """What each reference counts: 1.0, or min(1, n / 3) where they are annotators' answers and n gave this one.
+    """The weight of each reference: 1.0, or min(1, n / 3) for an annotator's answer that n annotators gave.
 
     >>> weights(["stop"] * 8 + ["unanswerable"])[-1], weights(["10:30 AM", "half past ten"])[-1]
     (0.3333333333333333, 1.0)

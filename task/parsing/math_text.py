@@ -17,7 +17,7 @@ _ROOTS = re.compile(r"√ ?(?:([0-9]+(?:\.[0-9]+)?|[A-Za-z])|(?=\())")
 _DELIMITERS = re.compile(r"(?<!\\)\\[()\[\]$]|\$")
 _SIGNED_EXPONENTS = re.compile(r"\^ ?([-+](?:[0-9]+|[A-Za-z]))")
 _MIXED_NUMBERS = re.compile(r"(?<![\w.^{}/)\\])([0-9]+) +([0-9]+)/([0-9]+)(?![\w./^])")
-# Functions that LaTeX has commands for, as plain text writes them; "5 min" and "10 sec" hold units.
+# Functions with LaTeX commands, as written in plain text. min and sec without a bracket are units.
 FUNCTIONS = r"arcsin|arccos|arctan|sinh|cosh|tanh|sin|cos|tan|cot|csc|exp|log|ln|(?:sec|max|min|gcd)(?= ?\()"
 _PLAIN_FUNCTIONS = re.compile(rf"(?<![\\A-Za-z])({FUNCTIONS})(?![A-Za-z])")
 _LONG_EXPONENTS = re.compile(r"\^ ?([0-9]{2,})")
@@ -70,8 +70,8 @@ def latex(text: str) -> str:
 def same_time(answer: str, gold: str) -> bool | None:
     """Whether two times of day or durations are equal; None when one has another form than 9:00, 12:30:15 or 9:00 am.
 
-    A time is no quotient: 9:00 is not 10:00, and 3:15 is not 4:20. A missing am or pm fits both. As no ratio ends in
-    :00, such a gold equals nothing but times.
+    Times are not quotients: 9:00 differs from 10:00, and 3:15 from 4:20. A missing am or pm matches both. No ratio ends
+    in :00, so such a gold answer equals only times.
 
     >>> same_time("09:00", "9:00 a.m."), same_time("4:20", "3:15"), same_time("2:4", "1:2")
     (True, False, None)
@@ -104,7 +104,7 @@ def same_plain_number(answer: str, gold: str) -> bool | None:
 
 
 def _fraction(found: re.Match) -> str:
-    """A repeating decimal as a fraction: the groups are the whole part, the digits before, and the repeated digits."""
+    """A repeating decimal as a fraction. Groups: the whole part, the digits before the period, the period."""
     whole, before, *repeated = found.groups()
     repeated = "".join(repeated)
     value = Fraction(int(before or 0)) + Fraction(int(repeated), 10 ** len(repeated) - 1)

@@ -1,9 +1,9 @@
-"""COCO's average precision, defined so that boxes of one confidence count alike, whatever order they stand in.
+"""COCO's average precision, independent of the order of boxes with equal confidence.
 
-pycocotools sorts detections by confidence and lets the order of the input decide ties, both in the matching and in the
-curve. Here detections of one confidence are one step: as many of them as possible are matched at once (of those
-matchings, the one with the largest summed overlap), and the curve has one point per confidence. Where all confidences
-differ, this is COCO's algorithm and its value (Lin et al., 2014; COCOeval of pycocotools).
+pycocotools breaks ties in confidence by input order, both in the matching and in the precision-recall curve. Here all
+detections with the same confidence form one step: as many of them as possible are matched at once (among such
+matchings, the one with the largest summed overlap), and the curve has one point per confidence. If all confidences
+differ, the algorithm and the value are COCO's (Lin et al., 2014; COCOeval of pycocotools).
 """
 
 from collections import defaultdict
@@ -17,11 +17,11 @@ RECALLS = np.linspace(0.0, 1.0, 101)
 
 
 def average_precision(pictures) -> np.ndarray:
-    """(10,) average precision at IoU 0.5, 0.55, ... 0.95: the mean over the classes that have a true box.
+    """(10,) average precision at IoU 0.5, 0.55, ..., 0.95, averaged over the classes that have a true box.
 
     Args:
         pictures: a pair (found, true) per picture; `found` holds (class, box, confidence), `true` holds (class, box),
-            boxes are [x1, y1, x2, y2]. Some picture must have a true box.
+            boxes are [x1, y1, x2, y2]. At least one picture must have a true box.
     """
     true_boxes, found_boxes = defaultdict(list), defaultdict(list)  # class -> one entry per picture
     for found, true in pictures:
@@ -34,8 +34,9 @@ def average_precision(pictures) -> np.ndarray:
 
 
 def matched_pairs(overlaps, threshold: float) -> list[tuple[int, int]]:
-    """Row and column of each pair of a one-to-one matching: as many pairs of at least `threshold` as possible, and of
-    such matchings the one whose summed overlap is largest. `overlaps` is a table of numbers in [0, 1].
+    """(row, column) of each pair in a one-to-one matching with as many pairs of at least `threshold` as possible.
+
+    Among such matchings, the one with the largest summed overlap. `overlaps` is a table of numbers in [0, 1].
 
     >>> matched_pairs([[0.8, 0.0], [0.9, 0.6]], 0.5)
     [(0, 0), (1, 1)]
@@ -54,7 +55,7 @@ def matched_pairs(overlaps, threshold: float) -> list[tuple[int, int]]:
 def _of_class(found: list, true: list) -> np.ndarray:
     """(10,) average precision of one class; `found` and `true` hold the boxes of each picture."""
     total = sum(map(len, true))
-    scores = sorted({score for boxes in found for score, _ in boxes})  # negative confidences: the best first
+    scores = sorted({score for boxes in found for score, _ in boxes})  # negated confidences: the highest first
     counts = np.array([sum(score == one for boxes in found for one, _ in boxes) for score in scores])
     values = []
     for threshold in THRESHOLDS:
@@ -67,7 +68,7 @@ def _of_class(found: list, true: list) -> np.ndarray:
 
 
 def _hits(boxes: list, truth: list, threshold: float) -> dict[float, int]:
-    """How many boxes of each confidence are matched in one picture, the best confidence first."""
+    """The number of matched boxes of each (negated) confidence in one picture; higher confidences choose first."""
     free, hits = list(truth), {}
     for score in sorted({score for score, _ in boxes}):
         same = [box for other, box in boxes if other == score]
@@ -79,7 +80,7 @@ def _hits(boxes: list, truth: list, threshold: float) -> dict[float, int]:
 
 
 def _area(hits: np.ndarray, found: np.ndarray, total: int) -> float:
-    """The precision at 101 recalls, averaged: each is the best that some confidence reaches at that recall or more."""
+    """The mean over 101 recalls of the best precision that any confidence reaches at that recall or above."""
     precision = np.maximum.accumulate((hits / np.maximum(found, 1))[::-1])[::-1]
     places = np.searchsorted(hits / total, RECALLS, side="left")
     return float(np.mean(np.append(precision, 0.0)[places]))

@@ -47,7 +47,7 @@ def distance(point, box) -> float:
 
 
 def centre_hit(box, boxes) -> bool:
-    """True when the centre of a box lies in one of `boxes`, or on its edge. A box without area has no centre.
+    """True if the centre of a box lies inside or on the edge of one of `boxes`. False for a box without area.
 
     >>> centre_hit([10, 10, 20, 20], [[0, 0, 30, 30]]), centre_hit([20, 20, 10, 10], [[0, 0, 30, 30]])
     (True, False)

@@ -72,18 +72,18 @@ def isolate() -> bool:
 
 
 def readable(namespaces: bool) -> list[str]:
-    """The files and folders that a program may read: the interpreter, its libraries, and those of the system."""
+    """The files and folders that a program may read: the interpreter, its libraries and the system's libraries."""
     paths = sysconfig.get_paths()
     found = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     found += [sys.executable, f"{sys.prefix}/pyvenv.cfg", f"{sys.base_prefix}/lib"]
     found += ["/lib", "/lib64", "/usr/lib", "/usr/lib64", "/etc/ld.so.cache", "/etc/localtime", "/usr/share/zoneinfo"]
     found += ["/dev/null", "/dev/zero", "/dev/random", "/dev/urandom", "/sys/devices/system/cpu"]
-    # Where there are no namespaces, the keeper looks there for processes that were left running.
+    # Without namespaces, the keeper searches /proc for left-over processes.
     return found if namespaces else [*found, "/proc"]
 
 
 def guard_files(folder: str, readable: list[str]) -> bool:
-    """Whether Landlock confines writing to `folder` (and /dev/null) and reading to these, from here on."""
+    """Whether Landlock now confines writing to `folder` (and /dev/null), and reading to `folder` and `readable`."""
     version = LIBC.syscall(LANDLOCK_CREATE, None, 0, 1)
     if version < 1:
         return False
@@ -138,14 +138,14 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
 
 
 def module_space(name: str) -> dict:
-    """The name space of a module in which a program runs: dataclasses, pickle and typing look it up by its name."""
+    """The namespace of a new module for a program, registered because dataclasses, pickle and typing look it up."""
     module = types.ModuleType(name)
     sys.modules[name] = sys.modules["__main__"] = module
     return vars(module)
 
 
 class HonestOperators(ast.NodeTransformer):
-    """Hands every comparison and difference of a test to `honest`."""
+    """Replaces every comparison and subtraction in a test by a call of `honest`."""
 
     def visit_Compare(self, node: ast.Compare) -> ast.Call:
         self.generic_visit(node)
@@ -160,14 +160,14 @@ class HonestOperators(ast.NodeTransformer):
 
 
 def honest(names: str, *values):
-    """What the operators between the values give; AssertionError where one of the values answers falsely."""
+    """The result of a chain of operators; AssertionError if an operand's operators contradict themselves (`lies`)."""
     result = None
     for name, left, right in zip(names.split(), values, values[1:], strict=False):
         pairs = [(left, right)]
         if name in ("In", "NotIn") and isinstance(right, list | tuple | set | frozenset | dict):
             pairs += ((left, one) for one in itertools.islice(right, MOST_ITEMS))
         if any(lies(one, other) or lies(other, one) for one, other in pairs):
-            raise AssertionError("it answers falsely when it is compared")
+            raise AssertionError("an operand contradicts itself")
         result = OPERATORS[name](left, right)
         if name != "Sub" and name != names and not result:  # a chain ends at the first that does not hold
             return result
@@ -175,24 +175,25 @@ def honest(names: str, *values):
 
 
 def lies(value, other, depth: int = 0) -> bool:
-    """Whether a value, or an item in it, says of itself what cannot be true of anything.
+    """Whether the operators of a value, or of an item in it, contradict themselves, as in an object made to pass tests.
 
-    It equals an object like no other, or holds it; it equals `other` and a value that differs from it; it is both less
-    and greater than `other`, neither equal to it nor different, or as far from it as from a number far away.
+    Contradictions: it equals or contains a fresh object(); it equals both `other` and a different value; it is both
+    less and greater than `other`; it is neither equal nor unequal to it; subtracting `other` and a distant number give
+    the same result.
     """
     if type(value) in PLAIN or depth > DEEPEST:
         return False
-    claims = [
+    contradictions = [
         lambda: value == object(),
-        lambda: hasattr(type(value), "__contains__") and object() in value,  # without it, an iterator would move on
+        lambda: hasattr(type(value), "__contains__") and object() in value,  # `in` would advance an iterator
         lambda: value == other and any(value == one != other for one in neighbours(other)),
         lambda: value < other and value > other,
         lambda: (value == other) is (value != other) is False,
         lambda: isinstance(other, int | float) and value - other == value - (1_000 * other + 1_000_000) != value,
     ]
-    for claim in claims:
-        with contextlib.suppress(Exception):  # of an object that cannot be compared with everything
-            if claim():
+    for contradiction in contradictions:
+        with contextlib.suppress(Exception):  # of objects that support only some operands
+            if contradiction():
                 return True
     if isinstance(value, list | tuple):
         facing = other if isinstance(other, list | tuple) else ()

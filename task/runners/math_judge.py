@@ -47,7 +47,7 @@ def read(text: str):
 
 
 def undefined(value) -> bool:
-    """True for a division by zero, and what is computed with one. Infinity itself is a value."""
+    """True for an expression that contains a division by zero. Infinity itself is a value."""
     return value.has(sympy.zoo, sympy.nan)
 
 

@@ -7,9 +7,9 @@ processes, which end with the sandbox, no writing outside the folder, and no rea
 libraries and those of the system. `isolation()` says what holds here; where namespaces are refused, sockets are refused
 by Python alone and left-over processes are looked for and killed; without Landlock, files can be read and written.
 
-It guards against what a policy under training writes, not against an attacker. Objects that answer falsely when a test
-compares them or takes their difference fail that test, and other builtins than Python's own are put back before the
-tests; but a program that inspects the checker's frames, or names a function of its own like one the tests call, can
+It guards against what a policy under training writes, not against an attacker. Objects whose operators contradict
+themselves fail the test that compares or subtracts them, and replaced builtins are restored before the tests; but a
+program that inspects the checker's frames, or names a function of its own like one the tests call, can
 cheat.
 """
 
