@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import io
 
 import numpy as np
@@ -56,27 +57,30 @@ def to_8_bit(values: np.ndarray, whites: tuple[float, ...]) -> np.ndarray:
 
 
 def _profiled(image: Image.Image, profile: bytes | None) -> Image.Image:
-    """The picture in sRGB; unchanged if the profile changes no colour by more than one level."""
+    """The picture in sRGB."""
     if image.mode == "LAB":
         return ImageCms.profileToProfile(image, ImageCms.createProfile("LAB"), SRGB, outputMode="RGB")
-    if profile:
-        try:
-            described = ImageCms.ImageCmsProfile(io.BytesIO(profile))
-            if image.mode in PROFILED.get(described.profile.xcolor_space, ()):
-                transform = ImageCms.buildTransform(described, SRGB, image.mode, "RGB")
-                if image.mode == "CMYK" or _moves(transform, image.mode):
-                    return ImageCms.applyTransform(image, transform)
-        except (ImageCms.PyCMSError, OSError):
-            pass
-    return image.convert("RGB")
+    transform = _transform(profile, image.mode) if profile else None
+    return image.convert("RGB") if transform is None else ImageCms.applyTransform(image, transform)
 
 
-def _moves(transform, mode: str) -> bool:
+@functools.lru_cache(maxsize=32)  # cameras and scanners write one profile into every picture
+def _transform(profile: bytes, mode: str) -> ImageCms.ImageCmsTransform | None:
+    """From a profile to sRGB; None if it is unreadable, of another mode, or changes no colour by over one level."""
+    try:
+        described = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        if mode not in PROFILED.get(described.profile.xcolor_space, ()):
+            return None
+        transform = ImageCms.buildTransform(described, SRGB, mode, "RGB")
+    except (ImageCms.PyCMSError, OSError):
+        return None
+    if mode == "CMYK":
+        return transform
     levels = np.arange(0, 256, 15, dtype=np.uint8)
     lattice = np.stack(np.meshgrid(levels, levels, levels), -1).reshape(1, -1, 3) if mode == "RGB" else levels[None]
     before = Image.fromarray(lattice)
     after = np.asarray(ImageCms.applyTransform(before, transform), dtype=int)
-    return bool(np.abs(after - np.asarray(before.convert("RGB"), dtype=int)).max() > 1)
+    return transform if np.abs(after - np.asarray(before.convert("RGB"), dtype=int)).max() > 1 else None
 
 
 def _grey(image: Image.Image) -> Image.Image:
