@@ -1,4 +1,4 @@
-"""What a run on rollout trees cannot work with: settings that contradict each other, or that would do nothing."""
+"""Checks of training settings: values that rollout trees do not support, that conflict, or that have no effect."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 
 
 def check_training(args) -> None:
-    """Raises UserError, one sentence, for the first setting of a GRPOConfig that cannot work.
+    """Raises UserError, one sentence, for the first invalid setting of a GRPOConfig.
 
-    Called before defaults are derived: None stands for a setting that is left to them.
+    Called before defaults are derived: None means that the default will be used.
     """
     rules = ("on_long_prompt", "on_bad_media", "on_non_finite")
     check_choices(args, ("method", "shared_token_weight", "prefix_sharing", *rules))

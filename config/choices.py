@@ -1,4 +1,4 @@
-"""The settings that are one of a few names."""
+"""Check of the settings that take one of a few names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from task.errors import UserError
 
 
 def check_choices(args, names: Iterable[str]) -> None:
-    """Raises UserError, one sentence, for the first of these fields that is none of its own `choices`."""
+    """Raises UserError, one sentence, for the first of these fields whose value is not one of its `choices`."""
     for name in names:
         choices = args.__dataclass_fields__[name].metadata["choices"]
         if getattr(args, name) not in choices:

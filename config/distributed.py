@@ -1,4 +1,4 @@
-"""DeepSpeed on a machine without accelerators: what must be said before it starts."""
+"""DeepSpeed on a machine without accelerators: what must be set before it starts."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ def launched_with_deepspeed(deepspeed_argument) -> bool:
 
 
 def prepare_deepspeed_on_cpu(timeout: timedelta) -> None:
-    """gloo as the backend, and no shared-memory op: compiling it takes minutes and a compiler, training never calls it.
+    """Selects gloo and disables the shared-memory op: it takes a compiler and minutes to build, and is never called.
 
-    `timeout` is of collectives: accelerate sets it where it starts the process group itself, and here it finds one.
-    `__compatible_ops__` is not documented: a contract test reads it.
+    `timeout` applies to collectives. accelerate sets it only when it creates the process group itself; here the group
+    already exists. `__compatible_ops__` is undocumented; a contract test guards it.
     """
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     import deepspeed

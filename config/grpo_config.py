@@ -24,7 +24,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     """Arguments of `GRPOMATrainer`. Fields that default to None are derived or taken from the preset of `method`.
 
     Raises:
-        UserError: a value that the method cannot work with, named with the rule and the way out.
+        UserError: an invalid value; the message states the rule and the way out.
     """
 
     method: str = field(
@@ -41,47 +41,52 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     sync_prompt_across_ranks: bool | None = field(
         default=None,
         metadata={
-            "help": "True: all processes grow trees of the same prompt and a group spans them (K of the formulas is "
-            "processes * think_num). False: a group lives on one process. Default: True for grpo_ma, else False."
+            "help": "True: all processes grow trees of the same prompt and a group spans them (K in the formulas is "
+            "processes * think_num). False: each group lives on one process. Default: True for grpo_ma, else False."
         },
     )
     shared_token_weight: str = field(
         default="per_leaf",
         metadata={
-            "help": "A token that n leaves share counts n times in the loss (per_leaf: TRL's rows, the published "
-            "Tree-GRPO code) or once. In grpo_ma each thought counts once either way.",
+            "help": "How often a token shared by n leaves counts in the loss: n times (per_leaf, as in TRL's rows and "
+            "the released Tree-GRPO code) or once. In grpo_ma each thought counts once in either case.",
             "choices": ["per_leaf", "once"],
         },
     )
     prefix_sharing: str = field(
         default="auto",
         metadata={
-            "help": "Compute shared tokens once in the log-prob passes: on, off (one row per leaf), or auto (on "
-            "wherever the attention back end takes a tree mask).",
+            "help": "Compute shared tokens once in the log-prob passes: on, off (one row per leaf), or auto (on if the "
+            "attention implementation supports a tree mask).",
             "choices": ["auto", "on", "off"],
         },
     )
     max_slots: int | None = field(
         default=None,
         metadata={
-            "help": "Token slots one packed forward may have, at least one path (prompt and completion); more are cut "
-            "between subtrees, which saves memory, not time. Default: no limit."
+            "help": "Maximum token slots per packed forward pass; one path (prompt and completion) must fit. Larger "
+            "passes are split between subtrees, which saves memory, not time. Default: no limit."
         },
     )
     max_prompt_length: int = field(
-        default=4096, metadata={"help": "Prompt tokens, media included. Longer prompts are never cut."}
+        default=4096,
+        metadata={
+            "help": "Maximum tokens per prompt, media included. Prompts are never truncated: see on_long_prompt."
+        },
     )
     on_long_prompt: str = field(
         default="error",
         metadata={
-            "help": "Prompt over max_prompt_length: stop, or skip it (counted and logged).",
+            "help": "Prompts longer than max_prompt_length: error stops the run, skip leaves them out (counted and "
+            "logged).",
             "choices": ["error", "skip"],
         },
     )
     on_bad_media: str = field(
         default="error",
         metadata={
-            "help": "Picture or video that cannot be read: stop, or skip it (counted and logged).",
+            "help": "Pictures and videos that cannot be read: error stops the run, skip leaves them out (counted and "
+            "logged).",
             "choices": ["error", "skip"],
         },
     )
@@ -95,36 +100,38 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     on_non_finite: str = field(
         default="stop",
         metadata={
-            "help": "Loss or gradient that is NaN or infinite: stop, or skip that micro-batch (counted and logged). "
-            "With ZeRO-3 or FSDP a loss, and with DeepSpeed a gradient, always stops.",
+            "help": "Loss or gradient that is NaN or infinite: stop the run, or skip the micro-batch (counted and "
+            "logged). A non-finite loss always stops under ZeRO-3 and FSDP, a non-finite gradient under DeepSpeed.",
             "choices": ["stop", "skip"],
         },
     )
     reward_timeout: float = field(
         default=300.0,
         metadata={
-            "help": "Seconds a task's reward may take for one completion, and another reward function for all; then "
-            "they abstain (counted and logged)."
+            "help": "Time limit in seconds: per completion for a task's reward, per call for any other reward "
+            "function. A reward that exceeds it abstains (counted and logged)."
         },
     )
     rollout_prompts: int | None = field(
         default=None,
-        metadata={"help": "Prompts one process grows at a time (memory of the key-value cache). Default: all."},
+        metadata={
+            "help": "Prompts that a process rolls out at a time (bounds the memory of the KV cache). Default: all."
+        },
     )
 
     resume_from_checkpoint: str | None = field(
         default=None,
         metadata={
-            "help": "auto: go on from the newest whole checkpoint of output_dir, or begin if there is none; true: the "
-            "same, but there must be one; a folder checkpoint-N: from that one.",
+            "help": "auto: resume from the latest complete checkpoint in output_dir, or start anew if there is none; "
+            "true: the same, but there must be one; the path of a folder checkpoint-N: resume from that one.",
             "aliases": ["--resume"],
         },
     )
     resume_weights_only: bool = field(
         default=False,
         metadata={
-            "help": "Take only the weights of the checkpoint and begin at step 0: for another number of processes or "
-            "another ZeRO stage, whose optimiser states do not fit."
+            "help": "Load only the weights of the checkpoint and start at step 0: for another number of processes or "
+            "another ZeRO stage, to which its optimiser states do not fit."
         },
     )
 
@@ -138,8 +145,8 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     max_completion_length: int | None = field(
         default=None,
         metadata={
-            "help": "Tokens of a completion, observations included. Derived for grpo_ma (max_thought_length + "
-            "max_answer_length); default 512, for tree_grpo 4096."
+            "help": "Maximum tokens per completion, observations included. Derived for grpo_ma (max_thought_length + "
+            "max_answer_length); default 512, and 4096 for tree_grpo."
         },
     )
     per_device_train_batch_size: int | None = field(
@@ -156,14 +163,15 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         default=None, metadata={"help": "KL coefficient. Default: the method's preset (0; tree_grpo 0.001)."}
     )
     router_aux_loss_coef: float | None = field(
-        default=0.0, metadata={"help": "Must stay 0: the load-balancing loss of experts is not computed on trees."}
+        default=0.0,
+        metadata={"help": "Must stay 0: the load-balancing loss of mixture-of-experts models is not supported."},
     )
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
     ddp_timeout: int = field(
         default=7200,
         metadata={
-            "help": "Seconds a process waits for the others. Rollouts and rewards of unequal length, slow disks and "
-            "evaluation all count, so it is long; a process that died is noticed by the launcher, not by this."
+            "help": "Seconds a process waits for the others in a collective. Uneven rollouts and rewards, slow disks "
+            "and evaluation all count, so it is long; a process that dies is detected by the launcher."
         },
     )
     data_seed: int | None = field(
@@ -189,35 +197,35 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
             )
         if self.window > 1 and self.answer_warmup_steps % self.window:
             raise UserError(
-                f"answer_warmup_steps={self.answer_warmup_steps} ends inside a generation, which serves {self.window} "
-                f"optimiser steps: set it to a multiple of {self.window}"
+                f"answer_warmup_steps={self.answer_warmup_steps} ends inside a generation, which is used for "
+                f"{self.window} optimiser steps: set it to a multiple of {self.window}"
             )
         if self.loss_type == "cispo" and self.epsilon_high is None:
             warnings.warn(
-                f"loss_type cispo caps the ratio at epsilon_high, which without a value is epsilon={self.epsilon}: "
-                "every token then gets a fraction of its gradient; set epsilon_high (5 is usual)",
+                f"loss_type cispo caps the ratio at epsilon_high, which defaults to epsilon={self.epsilon}: every "
+                "token then gets a fraction of its gradient; set epsilon_high (5 is usual)",
                 stacklevel=3,
             )
         shaped = [f"{name}={getattr(self, name)}" for name, no in _NEUTRAL.items() if getattr(self, name) not in no]
         if shaped:
             warnings.warn(
-                f"{', '.join(shaped)}: rollouts are then drawn from another distribution than the one that is trained; "
-                "the log shows by how much as sampling/policy_gap",
+                f"{', '.join(shaped)}: rollouts are then sampled from another distribution than the one being trained; "
+                "sampling/policy_gap in the log shows by how much",
                 stacklevel=3,
             )
 
     @property
     def leaves(self) -> int:
-        """Rows one tree gives outside the answer warm-up."""
+        """Rows per tree outside the answer warm-up."""
         return self.num_generations
 
     @property
     def window(self) -> int:
-        """Optimiser steps that one generation serves."""
+        """Optimiser steps per generation."""
         return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
 
     def _resolve_device(self):
-        """`use_cpu` and `bf16` before TRL's defaults, which would take bf16 on a CPU too."""
+        """Sets `use_cpu` and `bf16` before TRL's defaults, which would choose bf16 on a CPU too."""
         no_accelerator = not torch.accelerator.is_available()
         self.use_cpu = no_accelerator if self.use_cpu is None else self.use_cpu
         if self.bf16 is None:

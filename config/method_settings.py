@@ -1,4 +1,4 @@
-"""What the settings file of a method declares, and how its preset and its sizes reach the arguments of a run."""
+"""What the settings file of a method declares, and how its preset and sizes are applied to the arguments of a run."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class MethodSettings:
         about: what one prompt's rollouts are, in a few words, for the help of --method.
         preset: field -> value, for fields that were left None.
         size: args -> RolloutSize. `args` is a GRPOConfig whose defaults are not derived yet, as in `check`.
-        check: args -> None; raises UserError, one sentence, for the first setting the method cannot work with.
+        check: args -> None; raises UserError, one sentence, for the first setting that the method does not support.
         fields: dataclass of the method's own fields, which GRPOConfig inherits; None: it has none.
-        at_least: own field -> its smallest value.
-        shown: own fields that the start-up table prints.
+        at_least: own field -> its lower bound.
+        shown: own fields printed in the start-up table.
     """
 
     about: str
@@ -48,12 +48,12 @@ class MethodSettings:
 
     @property
     def choices(self) -> list[str]:
-        """The own fields that are one of a few names."""
+        """The own fields that take one of a few names."""
         return [one.name for one in fields(self.fields) if "choices" in one.metadata] if self.fields else []
 
 
 def discovered(package: str, path: Iterable[str]) -> dict[str, MethodSettings]:
-    """Method -> settings, by the modules of a package; a field belongs to one method."""
+    """Method name -> settings, one per module of the package. No two methods may share a field."""
     names = sorted(module.name for module in pkgutil.iter_modules(path))
     found = {name: importlib.import_module(f"{package}.{name}").SETTINGS for name in names}
     owners: dict[str, str] = {}
@@ -72,7 +72,7 @@ def apply_preset(args, preset: dict[str, Any]) -> list[str]:
 
 
 def apply_size(args, size: RolloutSize) -> str:
-    """Sets `num_generations` and `max_completion_length`, and returns the rule that the number of leaves follows.
+    """Sets `num_generations` and `max_completion_length`, and returns the rule that gives the number of leaves.
 
     Raises UserError where a derived field was set to another value.
     """
@@ -89,7 +89,7 @@ def apply_size(args, size: RolloutSize) -> str:
 
 
 def check_at_least(args, least: dict[str, int]) -> None:
-    """Raises UserError for the first of these fields that is smaller than its least value, or NaN; None passes."""
+    """Raises UserError for the first of these fields that is below its lower bound, or NaN; None passes."""
     for name, bound in least.items():
         value = getattr(args, name)
         if value is not None and not value >= bound:

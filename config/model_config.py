@@ -12,18 +12,19 @@ from task.errors import UserError
 
 @dataclass
 class GRPOModelConfig(trl.ModelConfig):
-    """Policy model. LoRA rank 64 and alpha 128 are the release's; dropout 0.05 stands in the 3B recipe only."""
+    """Policy model. LoRA rank 64 and alpha 128 are the release's; only the 3B recipes set its dropout, 0.05."""
 
     model_name_or_path: str | None = field(
         default="Qwen/Qwen2.5-VL-3B-Instruct", metadata={"help": "Model folder or hub name."}
     )
     adapter_path: str | None = field(
-        default=None, metadata={"help": "LoRA adapter to go on from; the KL reference is then a frozen copy of it."}
+        default=None,
+        metadata={"help": "LoRA adapter to continue training; the KL reference is then a frozen copy of it."},
     )
     dtype: str | None = field(
         default="auto",
         metadata={
-            "help": "Weights' type. auto: bfloat16 when training in bf16, else float32. Printed at start.",
+            "help": "Data type of the weights. auto: bfloat16 when training in bf16, else float32. Printed at start.",
             "choices": ["auto", "bfloat16", "float16", "float32"],
         },
     )
@@ -32,14 +33,14 @@ class GRPOModelConfig(trl.ModelConfig):
     lora_alpha: int = field(default=128, metadata={"help": "LoRA alpha."})
     lora_dropout: float = field(default=0.0, metadata={"help": "LoRA dropout."})
     lora_vision: bool = field(
-        default=False, metadata={"help": "LoRA on the vision tower too; needs freeze_vision false."}
+        default=False, metadata={"help": "Apply LoRA to the vision tower too; needs freeze_vision false."}
     )
     freeze_vision: bool = field(default=True, metadata={"help": "Keep the vision tower and its merger frozen."})
     min_pixels: int | None = field(
-        default=None, metadata={"help": "Fewest pixels a picture is scaled to. Default: the checkpoint's."}
+        default=None, metadata={"help": "Minimum pixels per picture after resizing. Default: the checkpoint's."}
     )
     max_pixels: int | None = field(
-        default=None, metadata={"help": "Most pixels a picture is scaled to. Default: the checkpoint's."}
+        default=None, metadata={"help": "Maximum pixels per picture after resizing. Default: the checkpoint's."}
     )
 
     def __post_init__(self):
@@ -53,7 +54,7 @@ class GRPOModelConfig(trl.ModelConfig):
         if not self.lora_alpha > 0:
             raise UserError(f"lora_alpha={self.lora_alpha} must be above 0: it scales the adapter, 0 switches it off")
         if not 0 <= self.lora_dropout < 1:
-            raise UserError(f"lora_dropout={self.lora_dropout} must be from 0 to below 1")
+            raise UserError(f"lora_dropout={self.lora_dropout} must be at least 0 and below 1")
         if self.lora_target_parameters or self.lora_task_type != "CAUSAL_LM":
             name = "lora_target_parameters" if self.lora_target_parameters else "lora_task_type"
             raise UserError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
@@ -65,8 +66,8 @@ class GRPOModelConfig(trl.ModelConfig):
         named = self.adapter_path or self.lora_target_modules or self.lora_modules_to_save
         if self.use_peft and not self.freeze_vision and not self.lora_vision and not named:
             raise UserError(
-                "freeze_vision=False opens nothing while LoRA sits on the language model alone: set lora_vision true "
-                "too, use_peft to false, or leave it out"
+                "freeze_vision=False has no effect while LoRA is on the language model alone: set lora_vision to true "
+                "too, or use_peft to false, or leave freeze_vision out"
             )
         if self.min_pixels and self.max_pixels and self.min_pixels > self.max_pixels:
             raise UserError(f"min_pixels={self.min_pixels} is above max_pixels={self.max_pixels}")
@@ -82,15 +83,15 @@ class GRPOModelConfig(trl.ModelConfig):
     def lora(self, module, model) -> LoraConfig | None:
         """The LoRA configuration on full module paths, or None for full fine-tuning.
 
-        With `freeze_vision`, names that the vision tower has too (`q_proj`, `all-linear`) mean the language model's.
-        UserError for modules_to_save that the model lacks or that are frozen.
+        With `freeze_vision`, names that the vision tower has too (`q_proj`, `all-linear`) match the language model
+        alone. UserError for modules_to_save that the model lacks or that are frozen.
         """
         if not self.use_peft:
             return None
         self._check_modules_to_save(module, model)
         target = self.lora_target_modules
         if isinstance(target, str) and target.isidentifier():
-            target = [target]  # TRL makes a string of a single name, which peft takes for a whole path
+            target = [target]  # TRL turns a single name into a string, which peft reads as a full path
         return LoraConfig(
             r=self.lora_r,
             lora_alpha=self.lora_alpha,

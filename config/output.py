@@ -1,4 +1,4 @@
-"""Where a run writes and what it goes on from, checked before the model is loaded."""
+"""Where a run writes and what it resumes from, checked before the model is loaded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from task.errors import UserError
 
 STATE = "trainer_state.json"
-# Files of a checkpoint that only a resumed run wants.
+# Checkpoint files that only a resumed run needs.
 RESUMING = (
     "optimizer", "scheduler", "scaler", "rng_state", "layout", "method_memory", "latest", "zero_to_",
     "pytorch_model_fsdp",
@@ -21,11 +21,11 @@ RESUMING = (
 
 
 def make_output(folder: str) -> None:
-    """Makes the output folder. UserError where that cannot be done or nothing can be written into it."""
+    """Creates the output folder. UserError if that fails or the folder is read-only."""
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"output_dir {folder} cannot be made ({error.strerror}): name another folder") from error
+        raise UserError(f"output_dir {folder} cannot be created ({error.strerror}): name another folder") from error
     if not os.access(folder, os.W_OK):
         raise UserError(f"output_dir {folder} is read-only: name another folder")
 
@@ -44,11 +44,11 @@ def check_reporters(names: list[str]) -> None:
 def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | None:
     """The checkpoint folder that `resume_from_checkpoint` names.
 
-    "true" means the newest of `output_dir` that was saved to the end; newer ones that were not are named on stderr.
-    "auto" means the same, and None where there is none.
+    "true" means the latest complete checkpoint of `output_dir`; later ones that are incomplete are reported on stderr.
+    "auto" means the same, but gives None if there is none.
 
     Raises:
-        UserError: there is none, or the folder named is no whole checkpoint.
+        UserError: there is none, or the folder named is not a complete checkpoint.
     """
     word = str(asked).lower()
     if word in ("none", "false"):
@@ -57,39 +57,39 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
         fault = _missing(Path(asked))
         if fault:
             raise UserError(
-                f"resume_from_checkpoint={asked} is no checkpoint ({fault}): give a folder checkpoint-N of an earlier "
-                "output_dir, or auto for the latest of this one"
+                f"resume_from_checkpoint={asked} is not a checkpoint ({fault}): give a folder checkpoint-N of an "
+                "earlier output_dir, or auto for the latest of this one"
             )
         return str(asked)
     for folder in _newest_first(output_dir):
         fault = _missing(folder)
         if fault is None:
             return str(folder)
-        print(f"{folder} was not saved to the end ({fault}): an earlier checkpoint is looked for", file=sys.stderr)
+        print(f"{folder} is incomplete ({fault}): looking for an earlier checkpoint", file=sys.stderr)
     for folder in Path(output_dir).glob(".incomplete/checkpoint-*"):
-        print(f"{folder} was not saved to the end", file=sys.stderr)
+        print(f"{folder} is incomplete", file=sys.stderr)
     if word == "auto":
         return None
-    raise UserError(f"resume_from_checkpoint=true, but {output_dir} holds no checkpoint-N that is whole: leave it out")
+    raise UserError(f"resume_from_checkpoint=true, but {output_dir} holds no complete checkpoint-N: leave it out")
 
 
 def check_no_later(output_dir: str, checkpoint: str | None, weights_only: bool = False) -> None:
-    """UserError where a run would write over a whole checkpoint: it holds more steps than those the run begins with.
+    """UserError if a run would overwrite a complete checkpoint, one of a later step than the run starts from.
 
-    `checkpoint`: what the run goes on from, or with `weights_only` begins anew with; None: it begins at step 0.
+    `checkpoint`: what the run resumes from, or with `weights_only` takes its weights from; None: it starts at step 0.
     """
     step = _state(checkpoint)["global_step"] if checkpoint and not weights_only else 0
     found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
     if found is not None and _step(found) > step:
         asked = f" with --resume {checkpoint} --resume_weights_only true" if checkpoint and weights_only else ""
         raise UserError(
-            f"{output_dir} holds {found.name}, which a run from step {step} would write over: go on from it "
+            f"{output_dir} holds {found.name}, which a run from step {step} would overwrite: resume from it "
             f"(--resume_from_checkpoint auto), or name another output_dir{asked}"
         )
 
 
 def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool:
-    """Whether a run that goes on from a whole checkpoint has a step to train; transformers trains one in any case."""
+    """Whether a run that resumes from a checkpoint has a step left to train; transformers trains one in any case."""
     state = _state(checkpoint)
     if max_steps > 0:
         return state["global_step"] < max_steps
@@ -97,7 +97,7 @@ def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool
 
 
 def finish(checkpoint: str, output_dir: str, best: bool) -> None:
-    """Puts the weights, the processor and the state of a run's last checkpoint where the end of the run would have.
+    """Copies the weights, the processor and the state of a run's last checkpoint to where the end of the run puts them.
 
     `best`: the weights are those of the best checkpoint, where the state names one (load_best_model_at_end).
     """
@@ -113,7 +113,7 @@ def finish(checkpoint: str, output_dir: str, best: bool) -> None:
 
 
 def _newest_first(output_dir: str) -> list[Path]:
-    """The folders checkpoint-N, whole or not."""
+    """The folders checkpoint-N, complete or not."""
     folders = [path for path in Path(output_dir).glob("checkpoint-*") if path.name.split("-", 1)[1].isdecimal()]
     return sorted(folders, key=_step, reverse=True)
 

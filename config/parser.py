@@ -1,4 +1,4 @@
-"""Recipe and flags -> dataclasses: TRL's TrlParser, with every mistake it lets pass as one sentence and exit 2."""
+"""Recipe and flags -> dataclasses: TRL's TrlParser, made strict: every mistake is one sentence and exit status 2."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from dataset.unique_keys import UniqueKeyLoader
 class RecipeParser(trl.TrlParser):
     """`--config recipe.yaml --flag value`: the recipe's keys become flags that stand before the user's own.
 
-    So choices, types and unknown names are checked in one place, flags win, and `provenance[dest]` says which of
-    the two gave a value. The recipe's `env:` mapping sets environment variables, as TrlParser documents. Abbreviated
-    flags are refused.
+    So choices, types and unknown names are checked in one place, flags override the recipe, and `provenance[dest]`
+    says which of the two set a value. The recipe's `env:` mapping sets environment variables, as TrlParser documents.
+    Abbreviated flags are refused.
     """
 
     def __init__(self, dataclass_types):

@@ -1,4 +1,4 @@
-"""Numbers that a run cannot work with, refused by name: NaN passes most comparisons and ends as weights of NaN."""
+"""Range checks of numeric settings. NaN, which passes most comparisons and would end up in the weights, fails them."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def check_ranges(args) -> None:
     Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
     if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
         raise UserError(
-            f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no step at all: set one of "
-            "them above 0 (max_steps -1 leaves it to the epochs)"
+            f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no training step: set one "
+            "of them above 0 (max_steps -1 leaves it to the epochs)"
         )
     try:
         thought_tags(args.thought_end)

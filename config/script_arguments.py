@@ -1,4 +1,4 @@
-"""What train.py reads beside the training and model arguments."""
+"""Arguments of train.py besides the training and model arguments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class GRPOScriptArguments:
-    """Data of a run."""
+    """The data of a run."""
 
     dataset_name: list[str] = field(
         default_factory=list,

@@ -17,11 +17,11 @@ def print_settings(args, provenance: dict[str, str]) -> None:
     for name in (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:]):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.window > 1:
-        print(f"  saves and evaluations wait for the end of a generation, which serves {args.window} steps")
+        print(f"  saves and evaluations wait for the end of a generation, which is used for {args.window} steps")
 
 
 def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str, processor) -> None:
-    """Trainable and total parameters per tower, how the weights compute, and how many pixels a picture may have."""
+    """Trainable and total parameters per tower, the model's dtype and attention, and the pixel budget of pictures."""
     for tower, (trainable, total) in report.items():
         share = f"{trainable / total:.2%}" if total else "-"
         print(f"  {tower:<28} {trainable:>13,} of {total:>13,} parameters train ({share})")

@@ -20,29 +20,30 @@ class GRPOMAFields:
     think_num: int = field(default=4, metadata={"help": "K, thoughts per prompt and process (grpo_ma)."})
     answer_num: int = field(default=4, metadata={"help": "M, answers per thought (grpo_ma)."})
     max_thought_length: int = field(
-        default=384, metadata={"help": "Tokens per thought at most, its end tag included (grpo_ma)."}
+        default=384, metadata={"help": "Maximum tokens per thought, end tag included (grpo_ma)."}
     )
-    max_answer_length: int = field(default=128, metadata={"help": "Tokens per answer at most (grpo_ma)."})
+    max_answer_length: int = field(default=128, metadata={"help": "Maximum tokens per answer (grpo_ma)."})
     objective: str = field(
         default="auto",
         metadata={
-            "help": "split: thoughts and answers are each normalised over their own tokens and added (the paper); "
-            "joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then plain GRPO) "
-            "(grpo_ma).",
+            "help": "split: the loss is a term for thoughts plus one for answers, each normalised over its own tokens "
+            "(the paper); joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then "
+            "plain GRPO) (grpo_ma).",
             "choices": ["auto", "split", "joint"],
         },
     )
     answer_warmup_steps: int = field(
         default=0,
         metadata={
-            "help": "For this many optimiser steps M is 1 and the loss the joint one, that is plain GRPO on K chains "
-            "(grpo_ma)."
+            "help": "Optimiser steps at the start of training with M = 1 and the joint loss, that is, plain GRPO on K "
+            "chains (grpo_ma)."
         },
     )
     thought_shrinkage: bool = field(
         default=False,
         metadata={
-            "help": "Multiply thought advantages by the prompt's reliability rho (ours, not the paper's; grpo_ma)."
+            "help": "Multiply thought advantages by the prompt's reliability rho (our addition, not in the paper; "
+            "grpo_ma)."
         },
     )
 

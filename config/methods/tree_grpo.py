@@ -1,4 +1,4 @@
-"""Settings of Tree-GRPO (arXiv 2509.21240): how many trees of agent steps, where they branch, what a turn may cost.
+"""Settings of Tree-GRPO (arXiv 2509.21240): number of trees of agent steps, where they branch, limits per turn.
 
 The defaults are the paper's Table 5. The preset follows its Table 5 and Eq. 8: learning rate 1e-6, KL 0.001, mean over
 the tokens of a sequence, then over sequences.
@@ -14,26 +14,26 @@ from typing import Any
 from config.method_settings import MethodSettings, RolloutSize
 from task.errors import UserError
 
-LENGTH = 4096  # tokens of a completion, observations included; arXiv 2509.21240, Table 5
+LENGTH = 4096  # tokens per completion, observations included; arXiv 2509.21240, Table 5
 
 
 @dataclass
 class TreeGRPOFields:
     """Fields of `method tree_grpo`. Leaves per prompt: M * (L * N + 1)."""
 
-    tree_num: int = field(default=2, metadata={"help": "M, trees per prompt: chains that are started (tree_grpo)."})
+    tree_num: int = field(default=2, metadata={"help": "M, trees per prompt, each starting as one chain (tree_grpo)."})
     expand_num: int = field(
-        default=2, metadata={"help": "N, branches added to each tree in a round; 0: chains alone (tree_grpo)."}
+        default=2, metadata={"help": "N, branches added to each tree per round; 0: chains only (tree_grpo)."}
     )
-    expand_rounds: int = field(default=1, metadata={"help": "L, rounds of branching; 0: chains alone (tree_grpo)."})
+    expand_rounds: int = field(default=1, metadata={"help": "L, rounds of branching; 0: chains only (tree_grpo)."})
     expand_root: bool = field(
         default=False, metadata={"help": "Let a branch also start at the prompt, as a new chain (tree_grpo)."}
     )
     fork_choice: str = field(
         default="paper",
         metadata={
-            "help": "Steps to branch after (tree_grpo): paper, those that are no leaf, each once while enough exist; "
-            "code, as the released code: with replacement, the prompt among them.",
+            "help": "Steps to branch after (tree_grpo): paper: steps that are not leaves, without replacement while "
+            "enough exist; code: as in the released code, with replacement and the prompt included.",
             "choices": ["paper", "code"],
         },
     )
@@ -43,23 +43,26 @@ class TreeGRPOFields:
     advantage: str = field(
         default="intra_inter",
         metadata={
-            "help": "A leaf against its tree plus against its prompt (the paper), or one of the two (tree_grpo).",
+            "help": "Compare a leaf within its tree (intra), within its prompt (inter), or add both (the paper) "
+            "(tree_grpo).",
             "choices": ["intra_inter", "inter", "intra"],
         },
     )
     max_turns: int = field(
-        default=3, metadata={"help": "Turns with an observation; the turn after them must answer (tree_grpo)."}
+        default=3, metadata={"help": "Maximum turns with an observation; the next turn must answer (tree_grpo)."}
     )
-    max_turn_length: int = field(default=500, metadata={"help": "Tokens the model may write in one turn (tree_grpo)."})
+    max_turn_length: int = field(default=500, metadata={"help": "Maximum tokens sampled per turn (tree_grpo)."})
     max_observation_length: int = field(
-        default=500, metadata={"help": "Tokens of an observation, its tags included; longer text is cut (tree_grpo)."}
+        default=500, metadata={"help": "Maximum tokens per observation, tags included; longer text is cut (tree_grpo)."}
     )
-    tool_timeout: float = field(default=30.0, metadata={"help": "Seconds a turn's tool calls may take (tree_grpo)."})
+    tool_timeout: float = field(
+        default=30.0, metadata={"help": "Time limit in seconds for the tool calls of a turn (tree_grpo)."}
+    )
     environment_args: str | None = field(
         default=None,
         metadata={
-            "help": "What every environment's reset gets beside the record, such as the retriever: a mapping in a "
-            "recipe, a JSON object as a flag (tree_grpo)."
+            "help": "Arguments of every environment's reset besides the record, such as the retriever: a mapping in a "
+            "recipe, a JSON object on the command line (tree_grpo)."
         },
     )
 
@@ -102,8 +105,8 @@ def check_tree_grpo(args) -> None:
             raise UserError(f"{name}={value} must be a finite number above 0")
     if args.mask_truncated_completions:
         raise UserError(
-            "mask_truncated_completions=true would leave every agent rollout out: they end with a tag, not with the "
-            "end of sequence; set it to false"
+            "mask_truncated_completions=true would mask out every agent rollout: they end with a tag, not with the end "
+            "of sequence; set it to false"
         )
     parse_environment_args(args.environment_args)
 

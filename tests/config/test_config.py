@@ -280,9 +280,9 @@ def test_the_start_up_table_marks_where_each_value_comes_from(parse, capsys):
         "answer_num": "default",
     }
     assert {name: table[name] for name in expected} == expected
-    assert lines[-1].strip() == "saves and evaluations wait for the end of a generation, which serves 2 steps"
+    assert lines[-1].strip() == "saves and evaluations wait for the end of a generation, which is used for 2 steps"
 
 
 def test_agents_whose_rollouts_all_count_as_cut_are_refused():
-    with pytest.raises(ValueError, match="mask_truncated_completions=true would leave every agent rollout out"):
+    with pytest.raises(ValueError, match="mask_truncated_completions=true would mask out every agent rollout"):
         GRPOConfig(output_dir="x", method="tree_grpo", mask_truncated_completions=True, use_cpu=True)

@@ -8,7 +8,7 @@ from task.errors import UserError
 
 @pytest.mark.parametrize(("steps", "iterations"), [(1, 2), (3, 2)])
 def test_a_warm_up_that_ends_inside_a_generation_is_refused(tmp_path, steps, iterations):
-    with pytest.raises(UserError, match=f"answer_warmup_steps={steps} ends inside a generation, which serves 2"):
+    with pytest.raises(UserError, match=f"answer_warmup_steps={steps} ends inside a generation, which is used for 2"):
         settings(tmp_path, answer_warmup_steps=steps, num_iterations=iterations)
 
 

@@ -1,4 +1,4 @@
-"""What a stopped run goes on from: the newest checkpoint that is whole, said in words when a newer one is not."""
+"""What a stopped run resumes from: the latest complete checkpoint; later ones that are incomplete are reported."""
 
 import json
 from pathlib import Path
@@ -40,7 +40,7 @@ def test_a_half_written_checkpoint_is_passed_over_and_named(tmp_path, capsys, fa
     assert checkpoint_to_resume("true", str(tmp_path)) == str(whole)
     said = capsys.readouterr().err
     assert str(broken) in said and fault in said
-    with pytest.raises(ValueError, match=f"resume_from_checkpoint={broken} is no checkpoint .*{fault}"):
+    with pytest.raises(ValueError, match=f"resume_from_checkpoint={broken} is not a checkpoint .*{fault}"):
         checkpoint_to_resume(str(broken), str(tmp_path))
 
 
@@ -56,7 +56,7 @@ def test_newest_is_by_number_and_other_folders_do_not_count(tmp_path, capsys):
 
 def test_without_a_whole_one_nothing_is_resumed(tmp_path):
     checkpoint(tmp_path, 5, state=None)
-    with pytest.raises(ValueError, match="holds no checkpoint-N that is whole"):
+    with pytest.raises(ValueError, match="holds no complete checkpoint-N"):
         checkpoint_to_resume("true", str(tmp_path))
     assert checkpoint_to_resume(None, str(tmp_path)) is None
 
@@ -115,7 +115,9 @@ def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
     check_no_later(str(tmp_path), None)
     early, late = (checkpoint(tmp_path, step, json.dumps({"global_step": step})) for step in (9, 10))
     for begin, weights_only, step in ((None, False, 0), (early, False, 9), (early, True, 0), (late, True, 0)):
-        with pytest.raises(ValueError, match=f"holds checkpoint-10, which a run from step {step} would write") as told:
+        with pytest.raises(
+            ValueError, match=f"holds checkpoint-10, which a run from step {step} would overwrite"
+        ) as told:
             check_no_later(str(tmp_path), begin and str(begin), weights_only)
         assert str(told.value).endswith(f"--resume {begin} --resume_weights_only true") == weights_only
     check_no_later(str(tmp_path), str(late))
@@ -125,7 +127,7 @@ def test_a_run_writes_over_no_checkpoint_of_more_steps(tmp_path):
 class TestFolders:
     def test_an_output_that_cannot_be_made(self, tmp_path):
         (tmp_path / "file").write_text("")
-        with pytest.raises(ValueError, match=r"output_dir .*file cannot be made .*: name another folder"):
+        with pytest.raises(ValueError, match=r"output_dir .*file cannot be created .*: name another folder"):
             make_output(str(tmp_path / "file"))
 
     def test_a_back_end_that_is_not_there(self):
@@ -143,7 +145,7 @@ class TestFolders:
         assert checkpoint_to_resume(str(checkpoint), "elsewhere") == str(checkpoint)
 
     def test_nothing_to_resume(self, tmp_path):
-        with pytest.raises(ValueError, match="holds no checkpoint-N"):
+        with pytest.raises(ValueError, match="holds no complete checkpoint-N"):
             checkpoint_to_resume("true", str(tmp_path / "absent"))
-        with pytest.raises(ValueError, match=r"is no checkpoint .*no trainer_state\.json"):
+        with pytest.raises(ValueError, match=r"is not a checkpoint .*no trainer_state\.json"):
             checkpoint_to_resume(str(tmp_path), str(tmp_path))

@@ -43,7 +43,7 @@ def test_sigterm_to_the_launcher_saves_and_ends_well_and_another_layout_is_told(
     assert refused.returncode == 2 and "Traceback" not in refused.stderr
     assert "saved by 2 processes under ZeRO-2, and this run has 1 process without DeepSpeed" in refused.stderr
     mixed = run(*alone, "--resume_weights_only", "true")
-    assert mixed.returncode == 2 and "which a run from step 0 would write over: go on from it" in mixed.stderr
+    assert mixed.returncode == 2 and "which a run from step 0 would overwrite: resume from it" in mixed.stderr
     flags = ["--resume", checkpoint, "--resume_weights_only", "true", "--output_dir", tmp_path / "alone"]
     fresh = run(*alone[:-4], *flags, "--max_steps", "1", "--save_strategy", "no")
     assert fresh.returncode == 0, fresh.stderr[-2000:]

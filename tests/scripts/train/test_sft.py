@@ -81,7 +81,7 @@ def test_all_weights_can_be_resumed(manifest, tiny_model_dir, tmp_path, capsys):
     whole = load_file(tmp_path / "out" / "model.safetensors")
     assert sft.main(flags) == 2
     refused = capsys.readouterr().err
-    assert "holds checkpoint-2, which a run from step 0 would write over" in refused
+    assert "holds checkpoint-2, which a run from step 0 would overwrite" in refused
     assert "--resume_from_checkpoint auto" in refused and "--resume_weights_only" not in refused  # it has no such flag
     shutil.rmtree(tmp_path / "out" / "checkpoint-2")
     assert sft.main([*flags, "--resume_from_checkpoint", "auto"]) == 0

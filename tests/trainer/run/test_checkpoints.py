@@ -50,7 +50,7 @@ def test_a_checkpoint_appears_in_one_piece(tiny_text, tmp_path, monkeypatch):
 def test_what_a_kill_left_behind_is_named_and_passed_over(tmp_path, capsys):
     (tmp_path / ".incomplete" / "checkpoint-5").mkdir(parents=True)
     assert checkpoint_to_resume("auto", str(tmp_path)) is None
-    assert "checkpoint-5 was not saved to the end" in capsys.readouterr().err
+    assert "checkpoint-5 is incomplete" in capsys.readouterr().err
 
 
 def test_rotation_keeps_the_newest_and_the_state_names_final_places(tiny_text, tmp_path):
@@ -113,7 +113,7 @@ def test_a_save_waits_for_the_end_of_the_generation(tiny_text, tmp_path, asked, 
 
 @pytest.mark.parametrize("strategy", ["steps", "best"])
 def test_the_best_model_is_one_that_was_saved(tiny_text, tmp_path, monkeypatch, strategy):
-    """Evaluated and saved every 3 steps, where a generation serves 2: both wait, so that the best can be loaded."""
+    """Evaluated and saved every 3 steps, with 2 steps per generation: both wait, so that the best can be loaded."""
     changes = {"save_strategy": strategy, "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 9}
     changes |= {"load_best_model_at_end": True, "metric_for_best_model": "a-task/accuracy", "steps_per_generation": 2}
     trainer = text_trainer(tiny_text, tmp_path, rows=8, eval_dataset=text_rows(2), **changes)

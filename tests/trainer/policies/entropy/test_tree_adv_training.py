@@ -80,7 +80,7 @@ def test_with_pictures_and_lora(tiny_vlm, tmp_path):
         ({"num_generations": 1, "num_trees": 1}, "num_generations=1: an advantage compares at least 2"),
         ({"fork_share": 0.0}, "fork_share=0.0 must be above 0"),
         ({"fork_entropy": float("nan")}, "fork_entropy=nan must be a finite number"),
-        ({"fork_rule": "fixed"}, "which fork_rule=fixed does not look at"),
+        ({"fork_rule": "fixed"}, "which fork_rule=fixed does not use"),
         ({"fork_rule": "highest"}, "fork_rule='highest' is unknown: choose one of entropy, random, fixed, surprisal"),
         ({"aggregation": "max"}, "aggregation='max' is unknown: choose one of mean, sum, sqrt"),
     ],
