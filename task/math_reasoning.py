@@ -19,9 +19,9 @@ from statistics import fmean
 
 from task.errors import UserError
 from task.parsing.answers import answer_text, split_completion
-from task.parsing.math_text import FUNCTIONS, latex, same_plain_number, same_time
+from task.parsing.math_text import FUNCTIONS, latex, same_plain_number, same_time, without_percent
 from task.parsing.text import boxed_text, parse_choice, plain_words, same_words
-from task.runners.judge import Judge
+from task.runners.judge import Judge, Verdict
 from task.runners.optional import need
 
 MAX_CHARS = 400  # a longer text is no final answer
@@ -117,12 +117,24 @@ def compare(answer: str, gold: str, record_id=None) -> str:
     if same is not None:
         return _said(same)
     need("math_verify", "math")
-    verdict = VERIFIER.ask(wanted, written)
+    verdict = _verdict(wanted, written)
     if verdict.status != "ok":
         return "timeout" if verdict.status == "limit" else "lost"
     if verdict.value == "no gold":
         raise UserError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
     return verdict.value if isinstance(verdict.value, str) else _said(verdict.value)
+
+
+def _verdict(wanted: str, written: str) -> Verdict:
+    """The verifier's verdict. A percentage equals a number without the sign with or without the division by 100."""
+    (gold, gold_percent), (answer, answer_percent) = map(without_percent, (wanted, written))
+    verdict = VERIFIER.ask(gold, answer)
+    if gold_percent == answer_percent or verdict.status != "ok" or verdict.value is not False:
+        return verdict
+    gold, answer = (
+        f"({text})/100" if percent else text for text, percent in ((gold, gold_percent), (answer, answer_percent))
+    )
+    return VERIFIER.ask(gold, answer)
 
 
 def _said(same: bool) -> str:

@@ -85,6 +85,17 @@ def same_time(answer: str, gold: str) -> bool | None:
     )
 
 
+def without_percent(text: str) -> tuple[str, bool]:
+    """One expression, as `latex` leaves it, without a percent sign at its end, and whether it had one.
+
+    >>> without_percent(r"\\frac{100}{3}\\%"), without_percent("5")
+    (('\\\\frac{100}{3}', True), ('5', False))
+    """
+    bare = text.removesuffix("percent").removesuffix("%").removesuffix("\\").rstrip()
+    one = text.endswith(("%", "percent")) and not set(bare) & set(",;=%")
+    return (bare, True) if one else (text, False)
+
+
 def same_plain_number(answer: str, gold: str) -> bool | None:
     """Whether two plain numbers, as `latex` leaves them, are equal; None when one is no plain number.
 
