@@ -32,8 +32,8 @@ def evaluate(monkeypatch):
 
     def call(question_type, frame, places):
         name, answer, _ = CASES[question_type]
-        task = load_tasks()[question_type]
         monkeypatch.setitem(importlib.import_module(f"task.{name}").TASK_CONFIG, "frame", frame)
+        task = load_tasks()[question_type]
         record = {"id": "r", "question_type": question_type, "question": "q", "answer": answer, "extra": {}}
         sol, keywords = reward_arguments(task, record, SIZE, PROCESSED)
         completion = f"<think>t</think><answer>{json.dumps(to_frame(places, frame, SIZE, PROCESSED))}</answer>"
