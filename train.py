@@ -38,7 +38,7 @@ from task.rewards.router import task_rewards
 from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
-from trainer.logprobs.tree_attention import language_attention
+from trainer.logprobs.tree_attention import attention_by_tower
 from trainer.methods import METHODS
 from trainer.policies.agent.build import check_agents
 from trainer.run.checkpoints import CheckpointError
@@ -177,7 +177,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
         print_settings(args, provenance)
-        print_model(trainable_report(trainer.model, module), dtype, language_attention(model), processor)
+        print_model(trainable_report(trainer.model, module), dtype, attention_by_tower(model), processor)
         row = train_dataset[0]
         prompt = trainer.encoder.encode(row)
         if prompt is not None:

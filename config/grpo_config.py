@@ -56,8 +56,8 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     prefix_sharing: str = field(
         default="auto",
         metadata={
-            "help": "Compute shared tokens once in the log-prob passes: on, off (one row per leaf), or auto (on if the "
-            "attention implementation supports a tree mask).",
+            "help": "Compute shared tokens once in the log-prob passes: on, off (one row per leaf), or auto (on if "
+            "it is exact: for language models with full attention).",
             "choices": ["auto", "on", "off"],
         },
     )

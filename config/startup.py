@@ -20,12 +20,12 @@ def print_settings(args, provenance: dict[str, str]) -> None:
         print(f"  saves and evaluations wait for the end of a generation, which is used for {args.window} steps")
 
 
-def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: str, processor) -> None:
-    """Trainable and total parameters per tower, the model's dtype and attention, and the pixel budget of pictures."""
+def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: dict[str, str], processor) -> None:
+    """Trainable and total parameters per tower, the dtype, each tower's attention, and the pixel budget of pictures."""
     for tower, (trainable, total) in report.items():
         share = f"{trainable / total:.2%}" if total else "-"
         print(f"  {tower:<28} {trainable:>13,} of {total:>13,} parameters train ({share})")
-    print(f"  weights {dtype}, attention {attention}")
+    print(f"  weights {dtype}, attention " + ", ".join(f"{name} ({tower})" for tower, name in attention.items()))
     budget = getattr(getattr(processor, "image_processor", None), "size", None)
     if budget is not None:
         print(f"  pictures are scaled to {budget['shortest_edge']:,} to {budget['longest_edge']:,} pixels")

@@ -14,6 +14,7 @@ import torch
 
 from model.vlm_module import EncodedPrompt, VLMModule
 from task.errors import UserError
+from trainer.logprobs.block_mask import BLOCK
 from trainer.logprobs.dummy_media import (
     KINDS,
     add_dummy_row,
@@ -22,12 +23,10 @@ from trainer.logprobs.dummy_media import (
     missing_dummies,
     rollout_media_kinds,
 )
+from trainer.logprobs.layout_gap import LayoutGap
 from trainer.logprobs.packing import Plan, build_plans, completion_offsets, packed_forward
 from trainer.logprobs.tree_attention import use_tree_attention
 from trainer.rollout import Rollout
-
-# Largest log-prob difference, in nats, that the start-up check accepts as rounding.
-FLOAT32_BOUND, LOW_PRECISION_BOUND = 1e-3, 0.5
 
 
 class RowForward:
@@ -36,7 +35,7 @@ class RowForward:
     Args:
         module: the model family.
         model: the bare policy, put on tree attention when prefixes are shared.
-        prefix_sharing: "on", "off", or "auto": on unless the model's attention cannot keep branches apart.
+        prefix_sharing: "on", "off", or "auto": on unless the model has layers for which packing is not exact.
         max_slots: largest number of slots of a packed forward; larger batches are cut between subtrees, and each part
             is checkpointed.
         largest: returns the maximum of a number over all processes. If rows are cut, every process makes the same
@@ -44,7 +43,7 @@ class RowForward:
         processes: number of processes; with several, all have the same kinds of media in every pass (`dummy_media`).
 
     Raises:
-        UserError: "on" with an attention implementation that does not support a tree mask.
+        UserError: "on" with a model for which packing is not exact.
     """
 
     def __init__(
@@ -118,19 +117,23 @@ class RowForward:
         gap = self.check(model, *arguments)
         model.train(training)
         if shown:
-            print(f"prefix sharing: packed and dense log-probs differ by at most {gap:.1e}", flush=True)
+            print(f"prefix sharing: packed and dense log-probs differ by {gap}", flush=True)
 
-    def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> float:
-        """Largest |packed - dense| log-prob of the rows, for a model without dropout; RuntimeError above the bound."""
+    def check(self, model, rows: list[int], input_ids, attention_mask, width: int) -> LayoutGap:
+        """How far the packed log-probs of the rows are from the dense ones, for a model without dropout.
+
+        RuntimeError where that is more than rounding.
+        """
         with torch.no_grad():
             packed, _ = self(model, model, rows, input_ids, attention_mask, width)
             dense, _ = self.dense(model, rows, input_ids, attention_mask, width)
-        gap = ((packed - dense).abs() * attention_mask[:, -width:]).max().item()
-        bound = FLOAT32_BOUND if packed.dtype == torch.float32 and model.dtype == torch.float32 else LOW_PRECISION_BOUND
-        if not gap <= bound:
+        gap = LayoutGap.of((packed - dense)[attention_mask[:, -width:].bool()])
+        rounded = torch.is_autocast_enabled(packed.device.type) or torch.float32 not in (packed.dtype, model.dtype)
+        fault = gap.fault(exact=not rounded and packed.dtype == model.dtype)
+        if fault:
             raise RuntimeError(
-                f"packed and dense log-probs differ by up to {gap:.2e} (bound {bound:g}): prefix sharing is not exact "
-                "for this model; train with --prefix_sharing off and please report the model"
+                f"packed and dense log-probs differ by {gap} ({fault}): prefix sharing is not exact for this model; "
+                "train with --prefix_sharing off and please report the model"
             )
         return gap
 
@@ -155,6 +158,8 @@ class RowForward:
             )
             dummies = [missing_dummies(plan.prompts, self._dummies) for plan in plans]
             plans = [functools.reduce(add_dummy_to_plan, *pair) for pair in zip(dummies, plans, strict=True)]
+            if torch.device(device).type == "cuda":  # for flex_attention
+                plans = [plan.padded(BLOCK) for plan in plans]
             if self.max_slots is not None:
                 plans += [_dummy_plan(plans)] * (self.largest(len(plans)) - len(plans))
             self._plans[rows] = plans

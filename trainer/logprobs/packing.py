@@ -22,6 +22,7 @@ row.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 from collections.abc import Sequence
@@ -30,10 +31,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+import torch.nn.functional as F
+from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.checkpoint import checkpoint
 
 from task.errors import UserError
+from trainer.logprobs.block_mask import tree_block_mask
 from trainer.logprobs.tree_attention import NAME as TREE_ATTENTION
 from trainer.logprobs.tree_attention import language_attention
 
@@ -76,13 +79,23 @@ class Plan:
 
     @functools.cached_property
     def block_mask(self) -> BlockMask:
-        """The same mask for flex_attention; built once for the old, reference and policy passes."""
-        subtree_end = self.subtree_end
+        """The same mask for flex_attention; built once, for the old, reference and policy passes."""
+        return tree_block_mask(self.subtree_end)
 
-        def sees(batch, head, query, key):
-            return (key <= query) & (query < subtree_end[key])
+    def padded(self, multiple: int) -> Plan:
+        """The plan with slots behind its own that see only themselves, up to a multiple of `multiple`.
 
-        return create_block_mask(sees, None, None, self.slots, self.slots, device=subtree_end.device)
+        So that flex_attention meets few lengths, each of whole blocks.
+        """
+        missing = -self.slots % multiple
+        own = torch.arange(self.slots, self.slots + missing, device=self.subtree_end.device) + 1
+        return dataclasses.replace(
+            self,
+            input_ids=F.pad(self.input_ids, (0, missing)),
+            shift_labels=F.pad(self.shift_labels, (0, missing), value=IGNORED),
+            position_ids=F.pad(self.position_ids, (0, missing)),
+            subtree_end=torch.cat([self.subtree_end, own]),
+        )
 
     def gather(self, values: torch.Tensor) -> torch.Tensor:
         """Values per slot (1, N) -> values per completion token (R, T), 0 where `slot_of` is -1."""

@@ -14,6 +14,7 @@ describes the whole mask: query q attends to key k exactly when k <= q < subtree
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 
 import torch
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
@@ -54,15 +55,19 @@ def interval_attention(query, key, value, subtree_end, scale=None, dropout=0.0) 
 
 
 @functools.cache
-def _flex(compiled: bool):
-    return torch.compile(flex_attention) if compiled else flex_attention
+def compiled_flex(backend: str | Callable = "inductor"):
+    """flex_attention compiled for any number of slots: once with gradients and once without.
+
+    With `fullgraph` torch raises where it would otherwise give up compiling and build the N x N scores.
+    """
+    return torch.compile(flex_attention, dynamic=True, fullgraph=True, backend=backend)
 
 
 def tree_attention_forward(module, query, key, value, attention_mask, dropout=0.0, scaling=None, **kwargs):
     """The function that Transformers calls in each attention layer; returns ((1, N, H, D), None)."""
     if isinstance(attention_mask, BlockMask):
         grouped = query.shape[1] != key.shape[1]
-        attend = _flex(compiled=query.is_cuda)
+        attend = compiled_flex() if query.is_cuda else flex_attention
         output = attend(query, key, value, block_mask=attention_mask, scale=scaling, enable_gqa=grouped)
     elif attention_mask is not None and attention_mask.dtype == torch.int64:
         output = interval_attention(query, key, value, attention_mask.flatten(), scaling, dropout)
@@ -76,15 +81,20 @@ def language_attention(model: PreTrainedModel) -> str:
     return model.config.get_text_config()._attn_implementation
 
 
+def attention_by_tower(model: PreTrainedModel) -> dict[str, str]:
+    """Attention implementation of each tower: "language", and "vision" where the model has one."""
+    vision = getattr(model.config, "vision_config", None)
+    found = {"language": language_attention(model)}
+    return found if vision is None else found | {"vision": vision._attn_implementation}
+
+
 def check_packable(model: PreTrainedModel) -> None:
     """Raises UserError, with the way out, if packed training would not be exact for this language model."""
-    attention, text = language_attention(model), model.config.get_text_config()
-    if attention not in (NAME, "sdpa", "eager"):
-        raise UserError(
-            f"attn_implementation {attention!r} of the language model cannot keep the branches of a packed tree apart: "
-            "set it to sdpa (the vision tower may keep its own), or train one row per leaf with --prefix_sharing off"
-        )
+    text = model.config.get_text_config()
     unusual = set(getattr(text, "layer_types", None) or []) - {"full_attention"}
+    window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
+    if window and not getattr(text, "layer_types", None):
+        unusual = {f"sliding_attention (sliding_window={window})"}
     if unusual:
         raise UserError(
             f"the language model has {', '.join(sorted(unusual))} layers, and packed training is exact for full "
@@ -93,10 +103,10 @@ def check_packable(model: PreTrainedModel) -> None:
 
 
 def use_tree_attention(model: PreTrainedModel) -> None:
-    """Switches the language model, but not the vision tower, to `tree_attention`. Call it before making the optimizer.
+    """Switches the language model to `tree_attention`, whatever it had; the vision tower keeps its own.
 
-    The switch is permanent, because gradient checkpointing looks the function up again during backward.
-    Raises UserError if the model cannot be packed.
+    Call it before making the optimizer. The switch is permanent, because gradient checkpointing looks the function up
+    again during backward. Raises UserError if the model cannot be packed.
     """
     check_packable(model)
     AttentionInterface.register(NAME, tree_attention_forward)

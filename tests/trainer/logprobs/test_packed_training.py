@@ -43,8 +43,8 @@ def test_auto_says_why_it_does_not_share(tiny_text):
     """A model that cannot be packed trains one row per leaf, at many times the cost: the warning says so."""
     module, model, _ = tiny_text
     model = copy.deepcopy(model)
-    model.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.warns(UserWarning, match=r"prefixes are not shared.* 'flash_attention_2' .*set it to sdpa"):
+    model.config.layer_types = ["sliding_attention"] * model.config.num_hidden_layers
+    with pytest.warns(UserWarning, match=r"prefixes are not shared.* sliding_attention layers"):
         assert not RowForward(module, model, "auto", None).sharing
-    with pytest.raises(ValueError, match="flash_attention_2"):
+    with pytest.raises(ValueError, match="sliding_attention"):
         RowForward(module, model, "on", None)

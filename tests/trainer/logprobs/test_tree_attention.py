@@ -1,12 +1,15 @@
 """Attention of a slot to its ancestors: every form of the mask, and what is refused."""
 
+import copy
+
 import pytest
 import torch
 from packing_cases import assert_packed_equals_dense, build_plan, mixed_case, text_model, text_prompt, tiny_vlm
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import MistralConfig, MistralForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from trainer.logprobs.forward import RowForward
 from trainer.logprobs.packing import packed_forward
-from trainer.logprobs.tree_attention import check_packable, interval_attention, use_tree_attention
+from trainer.logprobs.tree_attention import attention_by_tower, check_packable, interval_attention, use_tree_attention
 
 
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
@@ -71,12 +74,23 @@ def test_the_vision_tower_keeps_its_own_attention():
     model.set_attn_implementation({"vision_config": "sdpa"})
 
 
-def test_flash_attention_of_the_language_model_is_refused():
-    config = Qwen2Config(num_hidden_layers=1, hidden_size=32, num_attention_heads=1, vocab_size=9, intermediate_size=8)
-    model = Qwen2ForCausalLM(config)
-    model.config._attn_implementation_internal = "flash_attention_2"
-    with pytest.raises(ValueError, match=r"'flash_attention_2'.*set it to sdpa.*--prefix_sharing off"):
-        check_packable(model)
+def test_flash_attention_of_the_language_model_costs_no_packing():
+    """The tower keeps what it has; on a machine with flash-attn that is flash_attention_2 too."""
+    module, model = tiny_vlm()
+    model = copy.deepcopy(model)
+    model.set_attn_implementation({"vision_config": "eager"})
+    model.config.text_config._attn_implementation_internal = "flash_attention_2"
+    assert RowForward(module, model, "auto", None).sharing
+    assert attention_by_tower(model) == {"language": "tree_attention", "vision": "eager"}
+
+
+def test_a_sliding_window_without_layer_types_is_refused():
+    """Mistral states one window for all its layers."""
+    sizes = {"num_hidden_layers": 1, "hidden_size": 32, "num_attention_heads": 1, "num_key_value_heads": 1}
+    sizes |= {"vocab_size": 9, "intermediate_size": 8}
+    with pytest.raises(ValueError, match=r"sliding_attention \(sliding_window=4096\) layers"):
+        check_packable(MistralForCausalLM(MistralConfig(**sizes, sliding_window=4096)))
+    check_packable(MistralForCausalLM(MistralConfig(**sizes, sliding_window=None)))
 
 
 def test_sliding_window_layers_are_refused():
