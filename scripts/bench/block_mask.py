@@ -3,8 +3,8 @@
     python scripts/bench/block_mask.py [--slots 4096 16384 65536] [--torch_up_to 4096] [--rounds 3] [--json FILE]
 
 The forest is one prompt with thoughts and answers. torch's `create_block_mask` builds the N x N matrix first; it is
-timed up to --torch_up_to slots only. Times are medians in milliseconds of one CPU thread; memory is the peak of what the
-function allocated, in MB, by torch's profiler.
+timed up to --torch_up_to slots only. Times are medians in milliseconds of one CPU thread; memory is the peak of what a
+call allocated, in MB, by torch's profiler.
 """
 
 import argparse
