@@ -15,14 +15,14 @@ TASK_CONFIG = {
     "description": "a short text, compared after white space and case",  # optional, as the next three
     "input_format": "a question, with or without pictures",
     "output_format": "a few words",
-    # Where the answer's coordinates live: "none" (no coordinates), "original", "processed" (Qwen2.5-VL's pixels) or
+    # The coordinate frame of the answer: "none" (no coordinates), "original", "processed" (Qwen2.5-VL's pixels) or
     # "norm1000" (0 to 1000). The last two need process_answer(answer, size_from, size_to): trajectory_sharerobot.py.
     "frame": "none",
     # "system_prompt": "...",  # optional
 }
 
-# Optional: what training scores before it starts, so that a broken reward shows at once. The wrong answer is in good
-# form and scores 0. "image_size": (w, h) and "processed_size": (w, h) beside "answer" stand for a picture.
+# Optional: scored before training starts, so that a broken reward shows at once. The wrong completion must be well
+# formed and score 0. "image_size": (w, h) and "processed_size": (w, h) beside "answer" describe a picture.
 SELF_TEST = {
     "record": {"answer": "garden phlox"},
     "right": "<think>five petals</think><answer>Garden phlox</answer>",
@@ -38,7 +38,7 @@ METRICS = {"parse_failure_rate": "lower"}
 
 
 def format_reward(completion, sol, **kw):
-    """1.0 for the wanted form, else 0.0."""
+    """1.0 for a well-formed completion, else 0.0."""
     parts = split_completion(completion, kw.get("thought_end", "</think>"))
     return float(parts is not None and parts[1].strip() != "")
 
@@ -50,7 +50,7 @@ def accuracy_reward(completion, sol, **kw):
     answer = parse_answer(completion, **kw)
     if answer is None:
         return 0.0, {"parse_fail": 1}
-    # Equality, not containment: an answer that lists every option must not win.
+    # Equality, not containment: an answer that lists every option must not score.
     return float(normal_text(answer) == normal_text(str(sol))), {"parse_fail": 0}
 
 
@@ -60,9 +60,9 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """Optional: floats over all predictions of this task, dicts as metadata/README.md describes them.
+    """Optional: metrics over all predictions of this task (dicts, described in metadata/README.md), as floats.
 
-    The means of accuracy and format, and the counts, are added by the evaluation itself.
+    The evaluation itself adds the means of accuracy and format, and the counts.
     """
     rows = [row for row in predictions if row["status"] != "load_error"]
     return {"parse_failure_rate": sum(row["prediction"] is None for row in rows) / max(len(rows), 1)}

@@ -1,11 +1,11 @@
-"""Where to take hold: the box of the part of an object that an action touches.
+"""Where to grasp: the box of the part of an object that an action touches.
 
 Data: ShareRobot's affordance part (BAAI/ShareRobot, Apache-2.0: x, y, width, height in pixels of the original picture),
-and any record with a box. Several true boxes mean: any of them will do. The model writes the two corners in pixels of
-the processed picture, as Qwen2.5-VL does.
+and any record with a box. If there are several true boxes, any of them counts. The model writes the two corners in
+pixels of the processed picture, as Qwen2.5-VL does.
 
-Reward: intersection over union (Jaccard) with the best true box; more than one box is no answer. Metrics: that overlap,
-the share above 0.5, and the share of predictions whose centre lies in a true box.
+Reward: intersection over union (IoU) with the best-matching true box; more than one box is not an answer. Metrics: mean
+IoU, the share of predictions with an IoU of at least 0.5, and the share whose centre lies in a true box.
 """
 
 from statistics import fmean
@@ -20,7 +20,7 @@ TASK_CONFIG = {
         "{Question} First think inside <think> </think>, then give the area to touch inside <answer> </answer> "
         "as [x1, y1, x2, y2] in pixels of the picture."
     ),
-    "description": "the box of the area that an action touches, scored by its overlap with the true one",
+    "description": "the box of the area that an action touches, scored by its IoU with the true one",
     "input_format": "one picture and an instruction in words",
     "output_format": "[x1, y1, x2, y2], two corners",
     "frame": "processed",
@@ -48,7 +48,7 @@ def format_reward(completion, sol, **kw):
 
 
 def accuracy_reward(completion, sol, **kw):
-    """(overlap in [0, 1], {"centre_hit", "parse_fail", "scale_suspect": 0 or 1}); None without a true box."""
+    """(IoU in [0, 1], {"centre_hit", "parse_fail", "scale_suspect": 0 or 1}); None without a true box."""
     if sol is None:
         return None
     truth, size = _truth(sol, kw), plane_size(TASK_CONFIG["frame"], kw)
@@ -74,7 +74,7 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """Means over the predictions with a true box; no readable box counts as no overlap. scale_suspect is a count."""
+    """Means over the predictions with a true box; an unreadable box counts as IoU 0. scale_suspect is a count."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["sol"] is not None]
     if not rows:
         return {}

@@ -3,14 +3,14 @@
 Data: MBPP (CC BY 4.0), HumanEval (MIT), APPS and TACO (MIT), LiveCodeBench and the like, and any record whose answer is
 one of
 
-    {"tests": ["assert f(2) == 4", ...], "setup": "import math"}      run behind the program, `setup` may be left out
+    {"tests": ["assert f(2) == 4", ...], "setup": "import math"}      run after the program, `setup` is optional
     {"cases": [{"input": "2\\n", "output": "4\\n"}, ...]}               the program reads standard input and prints
 
-Reward: 1.0 when every test holds, else 0.0; the share that held is logged as `passed`. White space at the ends of
-printed lines does not count, everything else does. A program gets 3 s of processor time and 6 s of the clock for all
-its tests, 1 GiB of memory a process and 1 MiB of output; one that goes over, ends early, or leaves a process running
-scores 0. How it is shut in, and where that ends, is in task/runners/sandbox.py. When the sandbox itself fails, the
-reward abstains (None) and counts `sandbox_lost`. Metric: accuracy is pass@1 (Chen et al., 2021) with one sample.
+Reward: 1.0 if all tests pass, else 0.0; the share that passed is logged as `passed`. Trailing white space in printed
+lines is ignored, all else is compared. Limits: 3 s of CPU time and 6 s of wall-clock time for all tests, 1 GiB of
+memory per process and 1 MiB of output; a program that exceeds one, exits early, or leaves a process running scores 0.
+task/runners/sandbox.py describes the sandbox and its limits. If the sandbox itself fails, the reward abstains (None)
+and counts `sandbox_lost`. Metric: accuracy is pass@1 (Chen et al., 2021) with one sample.
 """
 
 from statistics import fmean
@@ -44,7 +44,7 @@ METRICS = {"parse_failure_rate": "lower", "syntax_error_rate": "lower"}
 
 
 def format_reward(completion, sol, **kw):
-    """1.0 for exactly one thought and one answer block that holds a program; else 0.0. Nothing is run."""
+    """1.0 for exactly one thought and one answer block that contains a program; else 0.0. Runs nothing."""
     parts = split_completion(completion, kw.get("thought_end", "</think>"))
     return float(parts is not None and program_text(parts[1]) is not None)
 
@@ -52,7 +52,7 @@ def format_reward(completion, sol, **kw):
 def accuracy_reward(completion, sol, **kw):
     """(0.0 or 1.0, {"passed": share of the tests, "parse_fail", "time", "output", "processes", "crash": 0 or 1}).
 
-    None without tests, or when the sandbox failed.
+    None without tests, or if the sandbox failed.
     """
     if sol is None:
         return None
@@ -69,12 +69,12 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def parse_answer(completion, **kw):
-    """The program as written, out of its fence, or None."""
+    """The program as written, without its fence, or None."""
     return program_text(answer_text(completion, kw.get("thought_end", "</think>")))
 
 
 def compute_metrics(predictions, **kw):
-    """parse_failure_rate, and syntax_error_rate of the programs that were found."""
+    """parse_failure_rate, and syntax_error_rate over the programs that were found."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}

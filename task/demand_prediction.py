@@ -1,19 +1,19 @@
 """A need in words ("I am thirsty"), and the object that meets it: a place in the picture, or one of several choices.
 
 Data: any record in one of three forms. It fits data made for demand-driven navigation (arXiv 2309.08138: needs, and the
-kinds of object that meet them), once the objects are marked in pictures or listed as choices.
+object classes that meet them) once the objects are annotated in pictures or listed as choices.
 
-- places: the answer is one or more boxes, each an object that meets the need (any of them will do);
-- points: the answer is {"point_2d": [x, y]}, or a list of such;
+- boxes: the answer is one or more boxes, each an object that meets the need (any of them counts);
+- points: the answer is {"point_2d": [x, y]}, or a list of these;
 - choices: the record has "choices", a list of texts, and the answer is the letter of one (A is the first) or its text.
 
-The choices stand in the question too, with their letters: the model sees nothing else.
+The question must list the choices with their letters: the model sees nothing else.
 
-Reward for a predicted point: exp(-gap / (0.1 * diagonal)), the gap being the distance to the nearest true box or point
-in the processed picture, 0 inside a box. For a predicted box: its overlap (IoU) with the best true box; where points
-are true, the point at its centre; a box without area (swapped corners) scores 0. Several places are no answer. For
-choices: 1 for the right one, else 0; naming several is no answer. Metric `success`: the point, or the centre of the
-box, lies in a true box (within 0.05 * diagonal of a true point), or the choice is right.
+Reward for a predicted point: exp(-gap / (0.1 * diagonal)), where gap is the distance to the nearest true box or point
+in the processed picture, 0 inside a box. For a predicted box: its IoU with the best-matching true box, or, if the truth
+is points, the score of its centre; a box without area (swapped corners) scores 0. Several points or boxes are not an
+answer. For choices: 1 for the right one, else 0; naming several is not an answer. Metric `success`: the point, or the
+centre of the box, lies in a true box (within 0.05 * diagonal of a true point), or the choice is right.
 """
 
 import math
@@ -63,7 +63,7 @@ METRICS = {"success": "higher", "parse_failure_rate": "lower", "scale_suspect": 
 
 
 def format_reward(completion, sol, **kw):
-    """1.0 for exactly one thought and one answer block, the answer one place or one choice as asked; else 0.0."""
+    """1.0 for exactly one thought and one answer block, the answer one point, box or choice; else 0.0."""
     parts = split_completion(completion, kw.get("thought_end", "</think>"))
     return float(parts is not None and _prediction_in(parts[1], _choices(kw)) is not None)
 
@@ -84,7 +84,7 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def process_answer(answer, size_from, size_to):
-    """Moves boxes or points between two picture sizes; the letter or text of a choice stays."""
+    """Rescales boxes or points from one picture size to another; the letter or text of a choice is left as it is."""
     if isinstance(answer, str):
         return answer
     if _holds_points(answer):
@@ -184,10 +184,10 @@ def _true_choice(sol, choices, kw) -> str:
 def _true_places(sol, kw) -> tuple[list, list]:
     """(boxes, points), one of the two empty."""
     if _holds_points(sol):
-        return [], scale_points(_points(sol), (1, 1), (1, 1))  # checked
+        return [], scale_points(_points(sol), (1, 1), (1, 1))  # for its checks
     boxes = [one["bbox_2d"] for one in true_objects(sol)]
     if not boxes:
-        raise UserError(f"record {kw.get('id')}: the answer holds no place: give at least one box or point.")
+        raise UserError(f"record {kw.get('id')}: the answer holds no box or point: give at least one.")
     return boxes, []
 
 
@@ -197,6 +197,6 @@ def _holds_points(answer) -> bool:
 
 
 def _points(answer) -> list:
-    """The points of an answer in this form; None stands where one of them is something else."""
+    """The points of an answer in this form; None for each item that is not a point."""
     items = answer if isinstance(answer, list) else [answer]
     return [one.get("point_2d") if isinstance(one, dict) else None for one in items]

@@ -1,11 +1,11 @@
-"""A frozen lake seen as a picture: an agent moves step by step, and sees the board again after each move.
+"""A frozen lake as a picture: an agent moves step by step and sees the board again after each move.
 
 Data: records whose answer is a board, a list of rows of S (start), F (ice), H (hole) and G (goal), as
-scripts/data/make_gridworld.py makes them, with the first picture. The world is FrozenLake of gymnasium (MIT), never
-slippery: same moves, same way. It has a state, so branches of a tree copy it (`_fork`).
+scripts/data/make_gridworld.py makes them, with the first picture. The environment is gymnasium's FrozenLake (MIT),
+without slipping, so it is deterministic. It is stateful, so branches of a tree copy it (`_fork`).
 
-Reward: 1.0 if the moves that were carried out reach the goal, else 0.0. They are read from the completion (a move that
-was answered with an observation) and played again on the record's board: what the model says of itself counts nothing.
+Reward: 1.0 if the moves that were carried out reach the goal, else 0.0. They are read from the completion (moves that
+got an observation) and replayed on the record's board; what the model claims does not count.
 """
 
 import copy
@@ -17,7 +17,7 @@ from task.parsing.answers import parse_value
 from task.runners.optional import need
 
 MOVES = {"left": 0, "down": 1, "right": 2, "up": 3}  # FrozenLake's numbers
-CELL = 28  # pixels of a cell's side: one visual token of Qwen2.5-VL
+CELL = 28  # side of a cell in pixels: one visual token of Qwen2.5-VL
 COLOURS = {"S": (225, 238, 250), "F": (225, 238, 250), "H": (35, 45, 70), "G": (70, 170, 90)}
 
 TASK_CONFIG = {
@@ -28,7 +28,7 @@ TASK_CONFIG = {
         "<move> up </move> or <move> down </move>; you are then shown the board again between <information> and "
         "</information>. When you are there, or can go no further, write <answer> done </answer>."
     ),
-    "description": "a walk over a frozen lake with holes, one move a turn, seen in pictures",
+    "description": "a walk over a frozen lake with holes, one move per turn, seen in pictures",
     "input_format": "a picture of the board",
     "output_format": "turns of <think> and <move>, then <answer> done </answer>",
     "frame": "none",
@@ -50,7 +50,7 @@ METRICS = {"success": "higher", "fell_share": "lower", "moves": "lower", "turns"
 
 
 class GridworldEnvironment:
-    """One tool, `move`; the state is the walker's place."""
+    """One tool, `move`; the state is the walker's position."""
 
     def __init__(self):
         self._world = None
@@ -82,10 +82,10 @@ class GridworldEnvironment:
         before = self._cell
         self._cell, _, self._over, _, _ = self._world.step(MOVES[direction])
         self._moves += 1
-        said = f"You moved {direction}." if self._cell != before else "There is the edge: you stand where you stood."
+        outcome = f"You moved {direction}." if self._cell != before else "There is the edge: you stand where you stood."
         if self._over:
-            said = "You are there." if self.get_reward() else "You fell in."
-        return [{"type": "text", "text": f"{said} "}, {"type": "image", "image": self._picture()}]
+            outcome = "You are there." if self.get_reward() else "You fell in."
+        return [{"type": "text", "text": f"{outcome} "}, {"type": "image", "image": self._picture()}]
 
     def get_reward(self) -> float:
         """1.0 on the goal, else 0.0."""
@@ -106,7 +106,7 @@ def make_environment():
 
 
 def draw(rows: list[str], place: tuple[int, int]):
-    """The board as an RGB picture of CELL pixels a cell, the walker as a red dot at (row, column)."""
+    """The board as an RGB picture, CELL x CELL pixels per cell, with the walker as a red dot at (row, column)."""
     from PIL import Image, ImageDraw
 
     picture = Image.new("RGB", (CELL * len(rows[0]), CELL * len(rows)))
@@ -119,21 +119,21 @@ def draw(rows: list[str], place: tuple[int, int]):
 
 
 def board_of(answer, record_id=None) -> list[str]:
-    """The rows of a board. Raises UserError for what is none."""
+    """The rows of a board. UserError if the answer is not a board."""
     answer = parse_value(answer) if isinstance(answer, str) else answer  # JSON text, as tables hold it
     rows = answer if isinstance(answer, list) and answer else [""]
     text = "".join(row if isinstance(row, str) else "?" for row in rows)
     shaped = all(isinstance(row, str) and len(row) == len(rows[0]) for row in rows)
     if not shaped or not text or set(text) - set("SFHG") or text.count("S") != 1 or "G" not in text:
         raise UserError(
-            f"record {record_id}: the answer {str(answer)[:80]!r} is no board: give rows of equal length of S, F, H "
-            'and G with one S and a G, such as ["SFF", "FHF", "FFG"].'
+            f"record {record_id}: the answer {str(answer)[:80]!r} is not a board: give rows of S, F, H and G of "
+            'equal length, with one S and at least one G, such as ["SFF", "FHF", "FFG"].'
         )
     return rows
 
 
 def played(completion: str, answer, record_id=None, thought_end: str = "</think>") -> tuple[bool, bool, int]:
-    """(goal reached, fell into a hole, moves) of the moves of a completion that were carried out."""
+    """(goal reached, fell into a hole, number of moves), from the moves of a completion that were carried out."""
     world = GridworldEnvironment()
     world.reset(answer=answer, id=record_id)
     for before in completion.split("<information>")[:-1]:
@@ -159,12 +159,12 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def parse_answer(completion, **kw):
-    """What stands in the last answer block, or None."""
+    """The text of the last answer block, or None."""
     return tag_answer(completion, thought_end=kw.get("thought_end", "</think>"))
 
 
 def compute_metrics(predictions, **kw):
-    """success, fell_share, moves of a walk that reached the goal, and turns and tool_calls of a walk."""
+    """success, fell_share, mean moves of the walks that reached the goal, and mean turns and tool_calls."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}

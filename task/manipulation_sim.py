@@ -1,13 +1,15 @@
-"""A robot arm to move: one picture and a task in words in, a plan of moves out, executed in a simulator.
+"""Control of a robot arm: from one picture and an instruction to a plan of moves, executed in a simulator.
 
 Data: Meta-World's 50 tasks (Yu et al. 2019, arXiv 1910.10897; MIT) and gymnasium-robotics' Fetch tasks (Plappert et al.
 2018, arXiv 1802.09464; MIT), both on MuJoCo (Apache-2.0), extra `sim`; scripts/data/make_manipulation_records.py makes
-records. A record's answer is {"simulator": "metaworld" or "fetch", "task": "drawer-close", "seed": 7}: the episode.
+records. A record's answer identifies the episode: {"simulator": "metaworld" or "fetch", "task": "drawer-close",
+"seed": 7}.
 
-The plan is [[x, y, z, grip], ...], places of the hand in centimetres of the robot's frame and the gripper on the way
-there, 0 open or 1 closed; 1 to 32 moves. Reward, sparse: 1.0 when the simulator calls the task solved after the plan
-has ended and the hand has come to rest, else 0.0. A plan that cannot be read or carried out scores 0. The run needs no
-picture and so no OpenGL, but mujoco wants the library that MUJOCO_GL names (egl by default). Metric: success rate.
+The plan is [[x, y, z, grip], ...]: 1 to 32 moves, each a target position of the hand in centimetres in the robot's
+frame, and the state of the gripper on the way there, 0 open or 1 closed. Reward (sparse): 1.0 if the simulator reports
+success after the plan has ended and the hand has come to rest, else 0.0. A plan that cannot be read or executed scores
+0. Nothing is rendered, but mujoco still needs the OpenGL library that MUJOCO_GL names (egl by default). Metric:
+success rate.
 """
 
 from statistics import fmean
@@ -58,7 +60,7 @@ def accuracy_reward(completion, sol, **kw):
         try:
             solved, steps = execute(environment, seed, plan)
         except Exception:
-            # The environment was made and reset before: the plan has driven the physics apart.
+            # Creation and reset succeeded, so the plan made the physics diverge.
             return 0.0, {"steps": MOST_STEPS, "parse_fail": 0, "not_executed": 1}
     return float(solved), {"steps": steps, "parse_fail": 0, "not_executed": 0}
 
@@ -69,7 +71,7 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """parse_failure_rate, mean moves of the plans, and the success rate of each task, TASK_success."""
+    """parse_failure_rate, mean moves per plan, and the success rate of each task, TASK_success."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}

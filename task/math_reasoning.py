@@ -1,17 +1,17 @@
-"""A mathematical question with one answer, in words or with a picture.
+"""A mathematical question with one answer, as text or with a picture.
 
 Data: GSM8K (MIT), MATH (MIT), DAPO-Math, Geometry3K, MathVista and the like (see their pages), and any record whose
-answer is a number, LaTeX, a choice letter, or a list of texts of which any will do.
+answer is a number, LaTeX, a choice letter, or a list of texts, any of which is right.
 
-Reward: 1.0 when the answer equals the record's, else 0.0. Equality, in this order: a choice letter (A to J) by letter;
-a gold answer of words by text; two times of day (9:00) by hour and minute; two plain numbers exactly; everything else
-by math-verify (Kydlicek et al., Apache-2.0; extra `math`) in a process that can be killed, with the repairs described
-in task/runners/math_judge.py. An answer gets 1 s of processor time and 10 s of the clock there: over that it scores 0
-and counts as `timeout`. When the verifier itself fails, the reward abstains (None) and counts `verifier_lost`: that is
-never a wrong answer. A division by zero is no answer.
+Reward: 1.0 if the answer equals the record's, else 0.0. Equality, in this order: a choice letter (A to J) by letter;
+a gold answer in words by text; two times of day (9:00) by hour and minute; two plain numbers exactly; everything else
+by math-verify (Kydlicek et al., Apache-2.0; extra `math`) in a process that can be killed, with the corrections
+described in task/runners/math_judge.py. The limits per answer are 1 s of CPU time and 10 s of wall-clock time; beyond
+them it scores 0 and counts as `timeout`. If the verifier itself fails, the reward abstains (None) and counts
+`verifier_lost`, so that this never counts as a wrong answer. A division by zero is not an answer.
 
-The answer may stand in \\boxed{}; two boxes with different contents are no answer. "5 or 6" is not 5. 60% is 0.6, and
-60 where the record says 60. Units are not compared, and neither are the brackets of (1, 2) and {1, 2}.
+The answer may be in \\boxed{}; two boxes with different contents are not an answer. "5 or 6" is not 5. 60% equals
+0.6, and also 60 if the record says 60. Units are ignored, and so is the kind of bracket in (1, 2) and {1, 2}.
 """
 
 import re
@@ -24,10 +24,10 @@ from task.parsing.text import boxed_text, parse_choice, plain_words, same_words
 from task.runners.judge import Judge, Verdict
 from task.runners.optional import need
 
-MAX_CHARS = 400  # a longer text is no final answer
+MAX_CHARS = 400  # a longer text is not a final answer
 CHOICE = re.compile(r"\(?([A-J])\)?")
-# Words: three or more letters that are no command, environment or function of LaTeX, nor the "and" of a list ("9 and
-# 10"). They are no product of variables.
+# Words: three or more letters that are not a LaTeX command, environment or function, nor the "and" of a list ("9 and
+# 10"), and so not a product of variables.
 WORDS = re.compile(
     r"(?<![\\A-Za-z])(?<!\\begin\{)(?<!\\end\{)"
     rf"(?!(?:{FUNCTIONS}|sqrt|frac|max|min|gcd|lcm|mod|and)(?![A-Za-z]))[A-Za-z]{{3,}}"
@@ -55,13 +55,13 @@ METRICS = {"parse_failure_rate": "lower"}
 
 
 def format_reward(completion, sol, **kw):
-    """1.0 for exactly one thought and one answer block that holds an answer; else 0.0."""
+    """1.0 for exactly one thought and one answer block that contains an answer; else 0.0."""
     parts = split_completion(completion, kw.get("thought_end", "</think>"))
     return float(parts is not None and _final(parts[1]) is not None)
 
 
 def accuracy_reward(completion, sol, **kw):
-    """(0.0 or 1.0, {"parse_fail", "timeout": 0 or 1}); None without a true answer, or when the verifier failed."""
+    """(0.0 or 1.0, {"parse_fail", "timeout": 0 or 1}); None without a true answer, or if the verifier failed."""
     if sol is None:
         return None
     golds = _golds(sol, kw.get("id"))
@@ -80,12 +80,12 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def parse_answer(completion, **kw):
-    """The final answer as written, out of its \\boxed{}, or None."""
+    """The final answer as written, taken out of its \\boxed{}, or None."""
     return _final(answer_text(completion, kw.get("thought_end", "</think>")))
 
 
 def compute_metrics(predictions, **kw):
-    """parse_failure_rate, and boxed_share: how many of the answers stood in \\boxed{}."""
+    """parse_failure_rate, and boxed_share: the share of completions with \\boxed{}."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}
@@ -96,14 +96,14 @@ def compute_metrics(predictions, **kw):
 
 
 def compare(answer: str, gold: str, record_id=None) -> str:
-    """One of "equal", "different", "no answer" (cannot be read), "timeout" or "lost" (the verifier's own failure).
+    """One of "equal", "different", "no answer" (unreadable), "timeout" or "lost" (the verifier failed).
 
     Raises:
         UserError: the gold answer cannot be read.
         MissingPackage: math-verify is needed and not installed.
     """
     if choice := CHOICE.fullmatch(plain_words(gold)):
-        return _said(parse_choice(answer) == choice[1])
+        return _outcome(parse_choice(answer) == choice[1])
     words, formula = plain_words(gold), plain_words(gold, "")
     if not formula or WORDS.search(words):
         if same_words(plain_words(answer), words):
@@ -111,18 +111,18 @@ def compare(answer: str, gold: str, record_id=None) -> str:
         if not formula or WORDS.search(formula):
             return "different"
     if (same := same_time(answer, gold)) is not None:
-        return _said(same)
+        return _outcome(same)
     written, wanted = latex(answer), latex(gold)
     same = written == wanted != "" or same_plain_number(written, wanted)
     if same is not None:
-        return _said(same)
+        return _outcome(same)
     need("math_verify", "math")
     verdict = _verdict(wanted, written)
     if verdict.status != "ok":
         return "timeout" if verdict.status == "limit" else "lost"
     if verdict.value == "no gold":
         raise UserError(f"record {record_id}: the answer {gold!r} cannot be read as mathematics: correct it.")
-    return verdict.value if isinstance(verdict.value, str) else _said(verdict.value)
+    return verdict.value if isinstance(verdict.value, str) else _outcome(verdict.value)
 
 
 def _verdict(wanted: str, written: str) -> Verdict:
@@ -137,7 +137,7 @@ def _verdict(wanted: str, written: str) -> Verdict:
     return VERIFIER.ask(gold, answer)
 
 
-def _said(same: bool) -> str:
+def _outcome(same: bool) -> str:
     return "equal" if same else "different"
 
 

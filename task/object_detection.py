@@ -1,16 +1,16 @@
-"""Which objects are where: one box for a described object, or every box of the kinds asked for, or none.
+"""Object detection: one box for a described object, all boxes of the requested classes, or none.
 
 Data: RefCOCO, RefCOCO+ and RefCOCOg (Apache-2.0 code, annotations on COCO pictures), COCO (annotations CC BY 4.0, the
 pictures under their owners' Flickr terms), and any record whose answer is boxes. The model writes pixels of the
-processed picture, as Qwen2.5-VL does. An answer of [] says that the picture shows nothing of the kind.
+processed picture, as Qwen2.5-VL does. The answer [] means that the picture shows no such object.
 
 Reward: boxes are matched one to one so that the summed intersection over union is largest (Kuhn, 1955: assignment);
-where true objects have labels, only equal ones match. The sum is divided by the larger of the two counts, so a missing
-box, an extra one and the same box twice all cost. Nothing to find: [] scores 1, anything else 0.
+if the true objects have labels, only equal labels match. The sum is divided by the larger of the two counts, so
+missing, extra and duplicate boxes all lower the score. If there is nothing to find, [] scores 1, anything else 0.
 
-Metrics: that score, the share of single objects found at IoU 0.5 (RefCOCO's accuracy), precision, recall and F1 with
-as many pairs of IoU 0.5 as possible, and COCO's average precision. A model gives no confidence, so every box has the
-confidence 1; task/rewards/average_precision.py says what that means.
+Metrics: that score; the share of single objects found at IoU 0.5 (RefCOCO's accuracy); precision, recall and F1 of a
+matching with as many pairs of IoU 0.5 as possible; and COCO's average precision. The model gives no confidences, so
+every box has confidence 1; task/rewards/average_precision.py explains the consequences.
 """
 
 from statistics import fmean
@@ -19,7 +19,7 @@ from task.parsing.answers import answer_text, normal_text, parse_boxes, parse_va
 from task.rewards.average_precision import average_precision, matched_pairs
 from task.rewards.boxes import are_pixels, iou, move_objects, plane_size, scale_suspect, true_objects
 
-MAX_OBJECTS = 100  # COCO's own limit of detections a picture; a longer list is no answer
+MAX_OBJECTS = 100  # COCO's own limit of detections per picture; a longer list is not an answer
 
 TASK_CONFIG = {
     "task_type": "object-detection",
@@ -29,7 +29,7 @@ TASK_CONFIG = {
     ),
     "description": "boxes with labels, matched one to one, scored by overlap",
     "input_format": "one picture and what to find in words",
-    "output_format": '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...], or bare boxes where labels do not count',
+    "output_format": '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...], or bare boxes if labels do not count',
     "frame": "processed",
 }
 
@@ -83,14 +83,14 @@ def parse_answer(completion, **kw):
 
 
 def match_score(found, truth) -> float:
-    """Summed overlap of the best one-to-one matching, over the larger number of objects; 1.0 for none of none."""
+    """Summed overlap of the best one-to-one matching, over the larger number of objects; 1.0 if both are empty."""
     if not found and not truth:
         return 1.0
     return sum(matched_overlaps(found, truth)) / max(len(found), len(truth))
 
 
 def matched_overlaps(found, truth) -> list[float]:
-    """The overlap of each matched pair; every object is in one pair at most."""
+    """The IoU of each matched pair; every object is in at most one pair."""
     if not found or not truth:
         return []
     from scipy.optimize import linear_sum_assignment
@@ -100,10 +100,10 @@ def matched_overlaps(found, truth) -> list[float]:
 
 
 def compute_metrics(predictions, **kw):
-    """Means over the predictions with a true answer; an unreadable answer counts as no box. scale_suspect is a count.
+    """Means over the predictions with a true answer; an unreadable answer counts as no boxes. scale_suspect is a count.
 
-    Left out where nothing is to be measured: accuracy_50 without single objects, empty_accuracy without empty pictures,
-    ap and ap_50 without any true box.
+    Metrics with nothing to measure are left out: accuracy_50 without single objects, empty_accuracy without empty
+    pictures, ap and ap_50 without any true box.
     """
     rows = [row for row in predictions if row["status"] != "load_error" and row["sol"] is not None]
     if not rows:
@@ -135,12 +135,12 @@ def compute_metrics(predictions, **kw):
 
 
 def _classed(found, truth) -> tuple[list, list]:
-    """A picture as `average_precision` takes it, every box with the confidence 1."""
+    """A picture as `average_precision` takes it, every box with confidence 1."""
     return [(_name(one), one["bbox_2d"], 1.0) for one in found], [(_name(one), one["bbox_2d"]) for one in truth]
 
 
 def _named_as(found, truth) -> list[dict]:
-    """The predictions, without their labels where the true objects of the picture have none and labels do not count."""
+    """The predictions, without their labels if the true objects have none, so that labels do not count."""
     without = truth and all(one["label"] is None for one in truth)
     return [one | {"label": None} for one in found] if without else found
 

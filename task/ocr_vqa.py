@@ -1,19 +1,19 @@
 """A question about the text in a picture, answered in a few words.
 
 Data: TextVQA (CC BY 4.0), ST-VQA, DocVQA, OCR-VQA, ChartQA (see their pages for the pictures' terms), and any record
-whose answer is a text, a number, or a list of references of which any will do. A plain text is one reference.
+whose answer is a text, a number, or a list of references, any of which is right. A plain text is one reference.
 
-Reward: ANLS (Biten et al., 2019), the best over the references of 1 - NL, NL being the edit distance over the longer
-length, and 0 where NL reaches 0.5. So a text that merely contains the answer, or lists all of them, does not win.
+Reward: ANLS (Biten et al., 2019), the maximum over the references of 1 - NL, where NL is the edit distance divided
+by the longer length, and 0 if NL is 0.5 or more. A text that merely contains the answer, or lists all, does not score.
 
 A list that contains an answer three times or more holds one answer per annotator (VQA, TextVQA, VizWiz) rather than
 equivalent references. An answer given by n annotators then has the weight min(1, n / 3), as in VQA accuracy (Antol et
 al., 2015): ANLS is multiplied by it, exact and relaxed match use only answers of weight 1, and `soft_accuracy` is the
 weight of the answer that the prediction matches exactly.
 
-Case: white space at the ends and repeated white space never count; case does not count, unless the record has
-"case_sensitive": true. Exact match: equal after this, and after quotes, brackets and the marks that end a sentence are
-taken off the ends of words, unless that would leave nothing (signs stay: -5 is not 5). Relaxed match (Masry et al.,
+Normalisation: leading, trailing and repeated white space is ignored, and so is case unless the record has
+"case_sensitive": true. Exact match: equal after this, and after quotes, brackets and sentence punctuation are stripped
+from the ends of words, unless nothing would be left (signs stay: -5 is not 5). Relaxed match (Masry et al.,
 2022): exact, or both are numbers (a % sign or thousands commas allowed) and at most 5 % apart. Articles and number
 words are left as they are.
 """
@@ -26,10 +26,10 @@ from statistics import fmean
 from task.errors import UserError
 from task.parsing.answers import answer_text, compatible, normal_text, split_completion
 
-MAX_CHARS = 2_000  # a longer text is no short answer
+MAX_CHARS = 2_000  # a longer text is not a short answer
 ANLS_THRESHOLD = 0.5
 RELAXED_TOLERANCE = 0.05
-AGREEING = 3  # annotators who make an answer wholly right
+AGREEING = 3  # annotators for full weight
 OPENING, CLOSING = "\"'([{", "\"')]}.,;:!?"
 NUMBER = re.compile(r"[-+]?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)(?:\.[0-9]+)?%?|[-+]?\.[0-9]+%?")
 
@@ -76,13 +76,13 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def parse_answer(completion, **kw):
-    """The answer as written, or None when there is none or it is too long."""
+    """The answer as written, or None if there is none or it is too long."""
     answer = answer_text(completion, kw.get("thought_end", "</think>"))
     return answer if answer is not None and len(answer) <= MAX_CHARS else None
 
 
 def compute_metrics(predictions, **kw):
-    """anls, exact, relaxed, soft_accuracy and parse_failure_rate, means over the predictions that have a reference."""
+    """anls, exact, relaxed, soft_accuracy and parse_failure_rate: means over the predictions that have a reference."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}
@@ -98,7 +98,7 @@ def compute_metrics(predictions, **kw):
 
 
 def references(answer, record_id=None) -> list[str]:
-    """The references of a record; UserError where there is none or one is empty.
+    """The references of a record; UserError if there is none or one is empty.
 
     >>> references("black"), references(["10:30 AM", 12])
     (['black'], ['10:30 AM', '12'])
@@ -123,7 +123,7 @@ def weights(wanted: list[str], case_sensitive: bool = False) -> list[float]:
 
 
 def anls(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
-    """Average normalised Levenshtein similarity of one answer: the best over the references, times their weights.
+    """Average normalised Levenshtein similarity of one answer: the maximum over the references, each times its weight.
 
     >>> anls("10:30am", ["10:30 AM"])
     0.875
@@ -136,7 +136,7 @@ def anls(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
 
 
 def soft_accuracy(answer: str, wanted: list[str], case_sensitive: bool = False) -> float:
-    """The weight of the reference that the answer equals, punctuation at the ends of words aside; 0.0 for none."""
+    """The weight of the reference that the answer equals, ignoring punctuation at the ends of words; 0.0 for none."""
     bare = _without_punctuation(_comparable(answer, case_sensitive))
     counted = zip(wanted, weights(wanted, case_sensitive), strict=True)
     same = [weight for one, weight in counted if bare == _without_punctuation(_comparable(one, case_sensitive))]
@@ -144,12 +144,12 @@ def soft_accuracy(answer: str, wanted: list[str], case_sensitive: bool = False) 
 
 
 def exact_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
-    """Equal to a reference of full weight, punctuation at the ends of words aside: "Black." is "black"."""
+    """Equal to a reference of weight 1, ignoring punctuation at the ends of words: "Black." is "black"."""
     return soft_accuracy(answer, wanted, case_sensitive) == 1.0
 
 
 def relaxed_match(answer: str, wanted: list[str], case_sensitive: bool = False) -> bool:
-    """An exact match, or a number at most 5 % away from a reference of full weight that is a number (from 0: equal)."""
+    """An exact match, or a number at most 5 % away from a numeric reference of weight 1 (0 must be equal)."""
     counted = zip(wanted, weights(wanted, case_sensitive), strict=True)
     number, targets = _number(answer), [_number(one) for one, weight in counted if weight == 1.0]
     near = number is not None and any(
@@ -163,7 +163,7 @@ MEASURES = {"anls": anls, "exact": exact_match, "relaxed": relaxed_match, "soft_
 
 def _similarity(a: str, b: str) -> float:
     longer = max(len(a), len(b))
-    # The distance is at least the difference in length: most wrong answers cost nothing.
+    # The distance is at least the difference in length, so most wrong answers need no computation.
     if longer == 0 or abs(len(a) - len(b)) >= ANLS_THRESHOLD * longer:
         return 0.0
     distance = edit_distance(a, b) / longer
@@ -171,9 +171,9 @@ def _similarity(a: str, b: str) -> float:
 
 
 def edit_distance(a: str, b: str) -> int:
-    """The least number of characters inserted, deleted or replaced that turns one text into the other (Levenshtein).
+    """The minimum number of insertions, deletions and replacements that turns one text into the other (Levenshtein).
 
-    By the bit vectors of Myers (1999) and Hyyrö (2003): one step a character of `b`, all of `a` at once.
+    Uses the bit vectors of Myers (1999) and Hyyrö (2003): one step per character of `b` handles all of `a`.
 
     >>> edit_distance("coca cola", "coca-cola"), edit_distance("kitten", "sitting")
     (1, 3)
@@ -204,7 +204,7 @@ def _comparable(text: str, case_sensitive: bool) -> str:
 
 
 def _without_punctuation(text: str) -> str:
-    """Punctuation at the ends of words taken off; the text itself where nothing would be left."""
+    """The text without punctuation at the ends of words; the text itself if nothing would be left."""
     words = [word.lstrip(OPENING).rstrip(CLOSING) for word in text.split()]
     return " ".join(word for word in words if word) or text
 

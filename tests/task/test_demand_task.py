@@ -102,7 +102,7 @@ def test_wrong_records_are_said():
     for answer in ("D", "a cup", 2, ["A"]):
         with pytest.raises(ValueError, match=r"record r7: answer .* one choice"):
             score(answer, choices=CHOICES)
-    with pytest.raises(ValueError, match="record r7: the answer holds no place"):
+    with pytest.raises(ValueError, match="record r7: the answer holds no box or point"):
         score([])
     with pytest.raises(ValueError, match="give the record an image"):
         accuracy_reward(said("[1, 2]"), [CUP], id="r7")

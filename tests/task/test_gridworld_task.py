@@ -79,7 +79,7 @@ def test_a_move_that_was_not_carried_out_does_not_count():
 @pytest.mark.parametrize("answer", [None, [], "SG", ["SG", "F"], ["FG"], ["SF"], ["SXG"], [1], ["SSG"]])
 def test_what_is_no_board_is_named(answer):
     environment = GridworldEnvironment()
-    with pytest.raises(ValueError, match=r"record r: the answer .* is no board"):
+    with pytest.raises(ValueError, match=r"record r: the answer .* is not a board"):
         environment.reset(answer=answer, id="r")
 
 
