@@ -56,6 +56,16 @@ def refusals(before: dict, after: dict) -> dict:
     return {name: [before[name], after[name]] for name in before}
 
 
+def largest_gaps(differing: dict) -> dict[str, float]:
+    """{metric: largest |difference| over steps}; infinite where a value is no number."""
+    gaps = {}
+    for name, (before, after) in differing.items():
+        metric = name.rpartition(", step ")[0]
+        numbers = "None" not in (before, after)
+        gaps[metric] = max(gaps.get(metric, 0.0), abs(float(before) - float(after)) if numbers else float("inf"))
+    return gaps
+
+
 def differs(found: dict) -> bool:
     """Whether anything differs other than wording and names that only one checkout has."""
     statuses = [before[0] != after[0] for before, after in found["refusals"].values()]
@@ -84,8 +94,10 @@ def report(found: dict) -> str:
             names = {name: None for recipe in found["recipes"].values() for name in recipe[part][side]}
             lines += [f"\n{part}, {side} only:\n", *(f"- `{name.strip()}`" for name in names)] if names else []
     for name, recipe in found["recipes"].items():
-        for field, (before, after) in {**recipe["settings"]["differing"], **recipe["log"]["differing"]}.items():
+        for field, (before, after) in recipe["settings"]["differing"].items():
             lines.append(f"\n{name}: {field} is {after}, was {before}")
+        gaps = largest_gaps(recipe["log"]["differing"])
+        lines += [f"\n{name}: {metric} differs by up to {gap:.2g}" for metric, gap in gaps.items()]
     refused = found["refusals"]
     other = {name: pair for name, pair in refused.items() if pair[0] != pair[1] or pair[0][0] != REFUSED}
     lines.append(f"\n{len(refused) - len(other)} of {len(refused)} wrong settings are refused in the same words\n")

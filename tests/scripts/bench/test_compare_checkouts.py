@@ -65,6 +65,16 @@ def test_time_and_wording_may_differ_and_wording_is_shown():
     assert "lines, after only:\n\n- `beta  0`" in report(reworded)
 
 
+def test_a_metric_is_reported_by_its_largest_gap_over_steps():
+    before, after = run(), run()
+    for side, values in ((before, (0.5, 1.0)), (after, (0.5625, 1.25))):
+        side["log"] = [{"step": step, "reward": value, "kl": None} for step, value in enumerate(values, start=1)]
+    after["log"][1]["kl"] = 0.0
+    lines = report(found(before, after))
+    assert "demo: reward differs by up to 0.25" in lines
+    assert "demo: kl differs by up to inf" in lines
+
+
 def test_another_exit_status_differs():
     assert differs(found(run(), run(), ([2, "no"], [0, ""])))
 
