@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from task.errors import UserError
+from trainer.engines.host_copies import upload
 from trainer.engines.kv_cache import ForkingCache
 
 FORKABLE = {"full_attention", "sliding_attention"}
@@ -58,7 +59,7 @@ class BatchForward:
         self.mask_axes = _mask_axes(model)
         longest = max(len(prompt.ids) for prompt in prompts)
         self._set_pads([longest - len(prompt.ids) for prompt in prompts])
-        self.next_position = torch.tensor([prompt.next_position for prompt in prompts], device=self.device)
+        self.next_position = upload([prompt.next_position for prompt in prompts], self.device)
 
     @property
     def length(self) -> int:
@@ -73,11 +74,21 @@ class BatchForward:
         mask = torch.arange(ids.shape[1], device=self.device) >= self._pads if self.padded else None
         return self._call(self.cache, ids, positions, mask, **self._media(self.prompts))[:, -1]
 
-    def select(self, sources: list[int]) -> None:
-        """Row i becomes a copy of the old row sources[i]."""
-        self.cache.select_rows(sources)
-        self.next_position = self.next_position[torch.tensor(sources, dtype=torch.long, device=self.device)]
-        self._set_pads([self.pads[source] for source in sources])
+    def select(self, sources: list[int]) -> Tensor:
+        """Row i becomes a copy of the old row sources[i]; rows that stay are not copied.
+
+        Returns the sources on the device, for what else is in row order. Everything is uploaded as one tensor.
+        """
+        moved = [(target, source) for target, source in enumerate(sources) if target != source]
+        targets, origins = ([pair[side] for pair in moved] for side in (0, 1))
+        pads = [self.pads[source] for source in sources]
+        parts = sources, pads, targets, origins
+        index = upload([number for part in parts for number in part], self.device)
+        order, on_device, targets, origins = index.split([len(part) for part in parts])
+        self.cache.move_rows(len(sources), targets, origins)
+        self.next_position = self.next_position[order]
+        self._set_pads(pads, on_device)
+        return order
 
     def step(self, tokens: Tensor) -> Tensor:
         """Feeds one token per row, (R,), and returns the logits (R, V) after it."""
@@ -94,7 +105,7 @@ class BatchForward:
         """Appends rows with the given states (n, F) and next positions."""
         own = [self.length - pad for pad in self.pads] + [len(row) for row in states]
         self.cache.enter_rows(states, max(own))
-        self.next_position = torch.cat([self.next_position, torch.tensor(next_positions, device=self.device)])
+        self.next_position = torch.cat([self.next_position, upload(next_positions, self.device)])
         self._set_pads([max(own) - slots for slots in own])
 
     def extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], Tensor]:
@@ -112,7 +123,7 @@ class BatchForward:
         begin, end = (torch.tensor(values)[:, None] for values in ([above - len(row.states) for row in rows], sizes))
         mask = (slots >= begin) & (slots < above + end)
         ends = sorted(set(sizes))
-        keep = torch.tensor([size - 1 for size in ends], device=self.device)
+        keep = upload([size - 1 for size in ends], self.device)
         cache = self.cache.with_rows([row.states for row in rows])
         inputs = [values.to(self.device) for values in (ids, positions, mask)]
         media = self._media([prompt for row in rows for prompt in row.media])
@@ -120,9 +131,9 @@ class BatchForward:
         logits = logits[range(len(rows)), [ends.index(size) for size in sizes]]
         return [cache.take(row, above, above + size) for row, size in enumerate(sizes)], logits
 
-    def _set_pads(self, pads: list[int]) -> None:
+    def _set_pads(self, pads: list[int], on_device: Tensor | None = None) -> None:
         self.pads, self.padded = pads, any(pads)
-        self._pads = torch.tensor(pads, device=self.device)[:, None]
+        self._pads = (upload(pads, self.device) if on_device is None else on_device)[:, None]
 
     def _media(self, prompts: list) -> dict[str, Tensor]:
         return {name: values.to(self.device) for name, values in self.module.batch_media(prompts).items()}

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from trainer.engines.batch_forward import BatchForward
 from trainer.engines.calls import Arrival, Calls
+from trainer.engines.host_copies import upload
 from trainer.engines.live_rows import Fork, LiveRows
 from trainer.engines.parked import Parked
-from trainer.engines.sampling import Sampler
+from trainer.engines.sampling import Sampler, Sampling, read
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Call, Segment
 from trainer.tree import Node, Tree
@@ -56,10 +57,9 @@ class Growth:
             if not self.rows:
                 break
             logits, distinct = self._fork(logits)
-            self._sample(logits, distinct)
-            self._finish()
+            tokens = self._finish(self._sample(logits, distinct))
             if self.rows:
-                logits = self.forward.step(self.rows.newest)
+                logits = self.forward.step(tokens)
                 self.stats["steps"] += 1
             self.steps += 1
 
@@ -72,57 +72,77 @@ class Growth:
             for index, fork in forking:
                 self.parked.keep_border(fork.prompt, fork.node, logits[index])
         sources, distinct = self.rows.fork()
-        self.forward.select(sources)
-        return logits[torch.tensor(sources, device=logits.device)], distinct
+        return logits[self.forward.select(sources)], distinct
 
-    def _sample(self, logits: Tensor, distinct: list) -> None:
-        """Samples one token per row, and forks before it where the policy decides so."""
+    def _sample(self, logits: Tensor, distinct: list) -> Tensor:
+        """Samples one token per row, and forks before it where the policy decides so; returns the tokens (R,).
+
+        The host reads once: tokens, log-probabilities and entropies together.
+        """
         usual = self.sampler.sampling
-        history = None if usual.repetition_penalty == 1 else self.rows.history(self.forward.prompts)
-        temperature = self.rows.temperatures(usual.temperature)
-        tokens, logprobs, entropies = self.sampler(logits, history, temperature, distinct)
-        self.rows.append(tokens, logprobs, entropies)
+        drawn_from, temperature = (logits, self._history(usual)), self.rows.temperatures(usual.temperature)
+        drawn = self.sampler(*drawn_from, temperature, distinct)
+        token_ids, logprobs, entropies = read(*drawn)
+        self.rows.append(token_ids, logprobs.tolist(), entropies.tolist())
+        tokens = drawn[0]
         if self.splits:
-            wanted = self.policy.candidates(entropies, logprobs).nonzero().flatten().tolist()
-            if wanted:
-                self._split(wanted, (logits, history, temperature), (tokens, logprobs, entropies))
+            wanted = self.policy.candidates(entropies, logprobs).nonzero()[0].tolist()
+            tokens = self._split(wanted, tokens, drawn_from, temperature)
         self.stats["generated_tokens"] += len(self.rows)
         if self.progress is not None:
             self.progress(self.stats["generated_tokens"])
+        return tokens
 
-    def _split(self, wanted: list[int], drawn_from: tuple, drawn: tuple) -> None:
-        """Asks the policy about each candidate row, highest entropy first; siblings draw from the same distribution."""
-        tokens, logprobs, entropies = (values.tolist() for values in drawn)
+    def _history(self, sampling: Sampling) -> Tensor | None:
+        """Ids (R, T) that the repetition penalty applies to, None without a penalty."""
+        if sampling.repetition_penalty == 1:
+            return None
+        rows = self.rows.history(self.forward.prompts)
+        return upload([token for row in rows for token in row], self.forward.device).view(len(rows), -1)
+
+    def _split(self, wanted: list[int], tokens: Tensor, drawn_from: tuple, temperature: list[float] | None) -> Tensor:
+        """Asks the policy about each candidate row, highest entropy first; returns the newest tokens of all rows.
+
+        Siblings draw from the same distribution as the token before which the row forks.
+        """
         sources, siblings = list(range(len(self.rows))), []
-        for index in sorted(wanted, key=lambda index: -entropies[index]):
+        for index in sorted(wanted, key=lambda index: -self.rows.rows[index].entropies[-1]):
             row = self.rows.rows[index]
-            tree, grown = self.trees[row.prompt], self.rows.grown(index)
-            fork = self.policy.split(tree, row.node, grown, entropies[index], logprobs[index])
+            entropy, logprob = row.entropies[-1], row.logprobs[-1]
+            fork = self.policy.split(self.trees[row.prompt], row.node, row.token_ids, entropy, logprob)
             if fork is None:
                 continue
             self.stats["forks"] += 1
-            new = self.rows.split(index, fork.count)
-            sources += [index] * len(new)
-            logits, *others = (None if values is None else values[[index] * len(new)] for values in drawn_from)
-            distinct = [(list(range(len(new))), [tokens[index]])] if fork.distinct else []
-            siblings.append(self.sampler(logits, *others, distinct))
-        if siblings:
-            new = list(range(len(tokens), len(sources)))
-            self.rows.spread(sources, new, tuple(torch.cat(values) for values in zip(*siblings, strict=True)))
-            self.forward.select(sources)
+            count = len(self.rows.split(index, fork.count))
+            sources += [index] * count
+            distinct = [(list(range(count)), [row.token_ids[-1]])] if fork.distinct else []
+            of_row = [None if values is None else values[index : index + 1].expand(count, -1) for values in drawn_from]
+            heat = None if temperature is None else temperature[index : index + 1] * count
+            siblings.append(self.sampler(*of_row, heat, distinct))
+        if not siblings:
+            return tokens
+        drawn = [torch.cat(values) for values in zip(*siblings, strict=True)]
+        token_ids, logprobs, entropies = read(*drawn)
+        self.rows.append(token_ids, logprobs.tolist(), entropies.tolist(), first=len(tokens))
+        self.forward.select(sources)
+        return torch.cat([tokens, drawn[0]])
 
-    def _finish(self) -> None:
-        """Handles the nodes that ended with the last token: they get children, make a call, or are leaves."""
+    def _finish(self, tokens: Tensor) -> Tensor:
+        """Handles the nodes that ended with the last token: they get children, make a call, or are leaves.
+
+        Returns the last tokens of the rows that stay.
+        """
         finished = self.rows.finish(self.policy)
         if not finished:
-            return
+            return tokens
         for row in finished:
             if row.call is not None or self.expands:
                 self.parked.keep(row.row, row.prompt, row.node)
             if row.call is not None:
                 self._call(row.prompt, row.node, row.call)
-        self.forward.select(self.rows.drop(finished))
+        tokens = tokens[self.forward.select(self.rows.drop(finished))]
         self._expand_or_free({row.prompt for row in finished})
+        return tokens
 
     def _call(self, prompt: int, node: int, call: Call) -> None:
         self.stats["calls"] += 1

@@ -58,7 +58,7 @@ class ForkingLayer(DynamicLayer):
         self.values, self._value_room = _appended(self.values, value_states, length)
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        raise NotImplementedError("use ForkingCache.select_rows: it moves rows inside the buffers")
+        raise NotImplementedError("use ForkingCache.move_rows: it moves rows inside the buffers")
 
     batch_repeat_interleave = reorder_cache = batch_select_indices
 
@@ -80,20 +80,17 @@ class ForkingCache(Cache):
     def __init__(self):
         super().__init__(layer_class_to_replicate=ForkingLayer)
 
-    def select_rows(self, sources: list[int]) -> None:
-        """Row i becomes a copy of the old row sources[i]. Rows with sources[i] == i are not touched.
+    def move_rows(self, rows: int, targets: Tensor, sources: Tensor) -> None:
+        """Resizes to `rows` rows; row targets[i] becomes a copy of the old row sources[i], the others stay.
 
         >>> cache = ForkingCache()
         >>> keys, _ = cache.update(torch.tensor([1.0, 2.0]).view(2, 1, 1, 1), torch.zeros(2, 1, 1, 1), layer_idx=0)
-        >>> cache.select_rows([1, 1, 0])
+        >>> cache.move_rows(3, torch.tensor([0, 2]), torch.tensor([1, 0]))
         >>> cache.layers[0].keys.flatten().tolist()
         [2.0, 2.0, 1.0]
         """
-        moved = [(target, source) for target, source in enumerate(sources) if target != source]
-        device = self.layers[0].keys.device
-        targets, origins = (torch.tensor([pair[side] for pair in moved], device=device) for side in (0, 1))
         for layer in self.layers:
-            layer.move_rows(len(sources), targets, origins)
+            layer.move_rows(rows, targets, sources)
 
     def take(self, row: int, begin: int, end: int) -> Tensor:
         """A copy of slots [begin, end) of a row, (end - begin, F)."""

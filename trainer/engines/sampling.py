@@ -8,11 +8,13 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from task.errors import UserError
+from trainer.engines.host_copies import upload_once
 
 BLOCK = 256
 
@@ -68,7 +70,7 @@ class Sampler:
         self,
         logits: Tensor,
         history: Tensor | None = None,
-        temperature: Tensor | None = None,
+        temperature: Sequence[float] | None = None,
         distinct: Sequence[tuple[list[int], Sequence[int]]] = (),
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Token, log-probability and entropy of each row, in nats and float32.
@@ -76,12 +78,13 @@ class Sampler:
         Args:
             logits: (R, V), any float type.
             history: (R, T) ids that the repetition penalty applies to; needed only if the penalty is not 1.
-            temperature: (R, 1), replaces the one in the settings.
+            temperature: of each row, replaces the one in the settings.
             distinct: (rows, taken) pairs: these rows, which have equal logits, draw without replacement and avoid the
                 tokens in `taken`. If the distribution has too few tokens, the remaining rows draw independently.
 
         Log-probability and entropy are those of the sampled distribution (for distinct rows, before tokens are
-        excluded); at temperature 0, of the unscaled one. Raises UserError if logits are NaN or infinite.
+        excluded); at temperature 0, of the unscaled one. Nothing is read by the host. If a row's logits are NaN or
+        infinite, its log-probability is NaN (`read` refuses it).
         """
         scores = logits.float()
         if history is not None:
@@ -91,42 +94,53 @@ class Sampler:
             scores = scores.index_fill(1, self.forbidden, float("-inf"))
         scores, greedy = self._tempered(scores, temperature)
         log_probs = scores.log_softmax(-1)
-        if log_probs[:, 0].isnan().any():  # one NaN makes its whole row NaN
-            raise UserError(
-                "the model's logits are NaN or infinite: its weights diverged or are damaged; go back to an earlier "
-                "checkpoint, and lower learning_rate if it was trained here"
-            )
         probs = log_probs.exp()
         tokens = log_probs.argmax(-1, keepdim=True) if greedy is True else draw(probs)
         if isinstance(greedy, Tensor):
             tokens = torch.where(greedy, log_probs.argmax(-1, keepdim=True), tokens)
         for rows, taken in distinct:
-            first = greedy if isinstance(greedy, bool) else bool(greedy[rows[0]])
-            others = _without_replacement(probs[rows[0]], len(rows), taken, first)
-            tokens[rows[: len(others)], 0] = others
+            usual = self.sampling.temperature if temperature is None else temperature[rows[0]]
+            others, found = _without_replacement(probs[rows[0]], len(rows), taken, greedy=usual == 0)
+            for row, other, is_found in zip(rows, others, found, strict=False):
+                tokens[row, 0] = torch.where(is_found, other, tokens[row, 0])
         return tokens.squeeze(1), log_probs.gather(1, tokens).squeeze(1), torch.special.entr(probs).sum(-1)
 
-    def _tempered(self, scores: Tensor, temperature: Tensor | None) -> tuple[Tensor, bool | Tensor]:
+    def _tempered(self, scores: Tensor, temperature: Sequence[float] | None) -> tuple[Tensor, bool | Tensor]:
         """Scores to draw from, and which rows (R, 1) take the most likely token (a single bool if all agree)."""
         if temperature is not None:
-            greedy = temperature == 0
-            narrowed = _narrow(scores / temperature.masked_fill(greedy, 1.0), self.sampling)
+            heat = upload_once(tuple(temperature), scores.device)[:, None]
+            greedy = heat == 0
+            narrowed = _narrow(scores / heat.masked_fill(greedy, 1.0), self.sampling)
             return torch.where(greedy, scores, narrowed), greedy
         if self.sampling.temperature == 0:
             return scores, True
         return _narrow(scores / self.sampling.temperature, self.sampling), False
 
 
-def _without_replacement(probs: Tensor, count: int, taken: Sequence[int], greedy: bool) -> Tensor:
-    """Up to `count` different indices of (V,) weights, drawn one after the other, none of them in `taken`.
+def read(tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> tuple[list[int], np.ndarray, np.ndarray]:
+    """What `Sampler` drew, (R,) each, on the host: one copy, exact. Raises UserError if a log-probability is NaN."""
+    rows = torch.stack([tokens.int(), logprobs.view(torch.int32), entropies.view(torch.int32)]).cpu().numpy()
+    logprobs, entropies = rows[1:].view(np.float32)
+    if np.isnan(logprobs).any():
+        raise UserError(
+            "the model's logits are NaN or infinite: its weights diverged or are damaged; go back to an earlier "
+            "checkpoint, and lower learning_rate if it was trained here"
+        )
+    return rows[0].tolist(), logprobs, entropies
+
+
+def _without_replacement(probs: Tensor, count: int, taken: Sequence[int], greedy: bool) -> tuple[Tensor, Tensor]:
+    """`count` different indices of (V,) weights, one after the other, and which of them are draws (not in `taken`).
 
     The index with the largest ratio of weight to an exponential random number is one draw; the next largest are draws
     from the remaining indices (an exponential race, equivalent to Gumbel top-k).
     """
     weights = probs.clone()
-    weights[torch.tensor(taken, dtype=torch.long, device=probs.device)] = 0
+    for token in taken:
+        weights[token] = 0
     race = weights if greedy else weights / torch.empty_like(weights).exponential_()
-    return race.topk(min(count, int((weights > 0).sum()))).indices
+    others = race.topk(min(count, len(weights))).indices
+    return others, weights[others] > 0
 
 
 def _penalise(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
@@ -157,15 +171,15 @@ def draw(probs: Tensor) -> Tensor:
     blocks = F.pad(probs, (0, -probs.shape[1] % BLOCK)).unflatten(1, (-1, BLOCK))
     block = _invert(blocks.sum(-1))
     inside = blocks.gather(1, block.unsqueeze(-1).expand(-1, -1, BLOCK)).squeeze(1)
-    return block * BLOCK + _invert(inside)
+    return (block * BLOCK + _invert(inside)).clamp(max=probs.shape[1] - 1)
 
 
 def _invert(weights: Tensor) -> Tensor:
     """Inverse of the cumulative distribution at one uniform number per row; never returns an index of weight 0.
 
     In float64 the number times the total stays below the total, so the index exists; `right=True` skips indices of
-    weight 0, whose cumulative sum equals their predecessor's.
+    weight 0, whose cumulative sum equals their predecessor's. Weights that are NaN give the last index.
     """
     sums = weights.cumsum(-1, dtype=torch.float64)
     at = torch.rand(len(weights), 1, dtype=torch.float64, device=weights.device) * sums[:, -1:]
-    return torch.searchsorted(sums, at, right=True)
+    return torch.searchsorted(sums, at, right=True).clamp(max=weights.shape[1] - 1)

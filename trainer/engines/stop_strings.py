@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-import torch
-
 INCOMPLETE = "\ufffd"
 
 
@@ -23,7 +21,7 @@ class StopMatcher:
         vocab_size: rows of the model's output layer; may exceed the number of the tokenizer's tokens.
 
     Attributes:
-        candidates: (vocab_size,) bool, True for tokens that can be the last one of a match.
+        candidates: the tokens that can be the last one of a match.
     """
 
     def __init__(self, tokenizer, stop: str, vocab_size: int):
@@ -31,7 +29,7 @@ class StopMatcher:
         self.tokenizer, self.stop = tokenizer, stop
         texts = _token_texts(tokenizer, vocab_size)
         last = {stop[-1]} if stop[-1].isascii() else {stop[-1], INCOMPLETE}
-        self.candidates = torch.tensor([any(character in text for character in last) for text in texts])
+        self.candidates = frozenset(token for token, text in enumerate(texts) if last & set(text))
         self.silent = {token for token, text in enumerate(texts) if not text}
         # Every other token has at least one byte; one more token protects a leading space from being stripped.
         self.tail = len(stop.encode()) + 1

@@ -105,9 +105,9 @@ class TransformersEngine:
         return trees
 
     def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy) -> None:
-        vocab_size, device = self.model.config.get_text_config().vocab_size, self.model.device
+        vocab_size = self.model.config.get_text_config().vocab_size
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
-        rows = LiveRows(trees, policy.start(), self.eos_ids, matcher, vocab_size, device)
+        rows = LiveRows(trees, policy.start(), self.eos_ids, matcher)
         forward = BatchForward(self.model, self.module, prompts, self._pad_id())
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
             Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress).run()

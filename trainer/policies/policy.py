@@ -45,11 +45,14 @@ class Policy:
         return []
 
     def candidates(self, entropies, logprobs):
-        """The live rows for which to call `split` before their newest token, a bool tensor (R,). Both arguments (R,).
+        """The live rows for which to call `split` before their newest token, a bool array (R,).
+
+        Args:
+            entropies, logprobs: numpy arrays (R,), float32.
 
         Entropies and log-probabilities are those of the distribution the token was drawn from, in nats.
         """
-        return entropies < float("-inf")  # none; this file imports no torch
+        return entropies < float("-inf")  # none
 
     def split(self, tree: Tree, node_index: int, token_ids: list[int], entropy: float, logprob: float) -> Split | None:
         """Whether a growing node forks before its newest token (`token_ids[-1]`), a candidate.

@@ -23,6 +23,13 @@ def feed(caches, rows: int, tokens: int, generator) -> list:
     return seen
 
 
+def move(cache: ForkingCache, sources: list[int]) -> None:
+    """Row i becomes a copy of the old row sources[i]."""
+    targets = [target for target, source in enumerate(sources) if target != source]
+    origins = [sources[target] for target in targets]
+    cache.move_rows(len(sources), torch.tensor(targets, dtype=torch.long), torch.tensor(origins, dtype=torch.long))
+
+
 def test_forks_and_leaving_rows_equal_the_copying_cache():
     generator, choice = torch.Generator().manual_seed(0), random.Random(0)
     ours, theirs = ForkingCache(), DynamicCache()
@@ -36,7 +43,7 @@ def test_forks_and_leaving_rows_equal_the_copying_cache():
                 [choice.randrange(rows) for _ in range(rows)],
             ]
         )
-        ours.select_rows(sources)
+        move(ours, sources)
         theirs.batch_select_indices(torch.tensor(sources))
         rows = len(sources)
         mine, others = feed((ours, theirs), rows, 1, generator)
@@ -61,17 +68,17 @@ def test_rows_that_stay_are_not_copied():
     layer = cache.layers[0]
     real = layer.move_rows
     layer.move_rows = lambda rows, targets, sources: moved.append(targets.tolist()) or real(rows, targets, sources)
-    cache.select_rows([0, 1, 5, 3])
-    cache.select_rows([0, 1, 2, 3, 2, 2])
+    move(cache, [0, 1, 5, 3])
+    move(cache, [0, 1, 2, 3, 2, 2])
     assert moved == [[2], [4, 5]]
 
 
 def test_transformers_own_ways_to_reorder_are_closed():
     cache = ForkingCache()
     feed((cache,), 2, 3, torch.Generator())
-    with pytest.raises(NotImplementedError, match="select_rows"):
+    with pytest.raises(NotImplementedError, match="move_rows"):
         cache.batch_select_indices(torch.tensor([0]))
-    with pytest.raises(NotImplementedError, match="select_rows"):
+    with pytest.raises(NotImplementedError, match="move_rows"):
         cache.batch_repeat_interleave(2)
 
 

@@ -159,15 +159,15 @@ def test_the_cache_grows_by_one_slot_a_step_and_positions_follow_the_prompt(stag
 def test_the_history_of_a_row_holds_no_padding(stage):
     """What the repetition penalty looks at: a short prompt beside a long one must not penalise the padding token."""
     trees, matcher = [Tree("0"), Tree("1")], partial(stop_matcher, stage.tokenizer, vocab_size=VOCAB)
-    rows = LiveRows(trees, Segment("segment", 1, 5), [EOS], matcher, VOCAB, torch.device("cpu"))
+    rows = LiveRows(trees, Segment("segment", 1, 5), [EOS], matcher)
     rows.fork()
-    rows.append(torch.tensor([1, 2]), torch.zeros(2), torch.zeros(2))
+    rows.append([1, 2], [0.0, 0.0], [0.0, 0.0])
     prompts = [stage.prompt(5, 6), stage.prompt(7, 8, 9, 10)]
-    assert rows.history(prompts).tolist() == [[5, 5, 5, 6, 1], [7, 8, 9, 10, 2]]
+    assert rows.history(prompts) == [[5, 5, 5, 6, 1], [7, 8, 9, 10, 2]]
     rows.split(1, 2)
     assert trees[1].nodes[0].parent == trees[1].nodes[1].parent == PROMPT
-    rows.spread([0, 1, 1], [2], (torch.tensor([3]), torch.zeros(1), torch.zeros(1)))
-    assert rows.history(prompts)[:, -1].tolist() == [1, 2, 3]
+    rows.append([3], [0.0], [0.0], first=2)
+    assert [row[-1] for row in rows.history(prompts)] == [1, 2, 3]
 
 
 def test_unclosed_thoughts_are_leaves_of_their_own(stage):

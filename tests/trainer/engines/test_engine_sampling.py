@@ -12,7 +12,7 @@ from transformers import (
     TopPLogitsWarper,
 )
 
-from trainer.engines.sampling import Sampler, Sampling, draw
+from trainer.engines.sampling import Sampler, Sampling, draw, read
 
 
 @pytest.fixture(autouse=True)
@@ -131,7 +131,7 @@ def test_logits_that_are_no_numbers_are_named(value, temperature):
     logits = torch.zeros(3, 700)
     logits[1, 555] = value
     with pytest.raises(ValueError, match="the model's logits are NaN or infinite: its weights diverged or are damaged"):
-        Sampler(Sampling(temperature), forbidden_ids=[0])(logits)
+        read(*Sampler(Sampling(temperature), forbidden_ids=[0])(logits))
 
 
 def test_distinct_rows_draw_without_replacement_from_what_is_left():
@@ -158,11 +158,18 @@ def test_distinct_rows_leave_out_what_is_taken_and_fall_back_when_nothing_is_lef
 
 def test_each_row_has_its_temperature():
     logits = torch.randn(3, 50)
-    heat = torch.tensor([[0.5], [0.0], [2.0]])
-    tokens, logprobs, entropies = Sampler(Sampling(top_k=7))(logits, temperature=heat)
+    tokens, logprobs, entropies = Sampler(Sampling(top_k=7))(logits, temperature=[0.5, 0.0, 2.0])
     for row, temperature in enumerate((0.5, 0.0, 2.0)):
         alone = Sampler(Sampling(temperature=temperature, top_k=0 if temperature == 0 else 7))
         _, _, wanted = alone(logits[row : row + 1])
         torch.testing.assert_close(entropies[row : row + 1], wanted)
     assert tokens[1] == logits[1].argmax()
     torch.testing.assert_close(logprobs[1], logits[1].log_softmax(-1).max())
+
+
+def test_the_host_reads_what_was_drawn_exactly():
+    tokens, logprobs, entropies = Sampler(Sampling())(torch.randn(64, 200_000))
+    ids, read_logprobs, read_entropies = read(tokens, logprobs, entropies)
+    assert ids == tokens.tolist()
+    assert read_logprobs.tolist() == logprobs.tolist()
+    assert read_entropies.tolist() == entropies.tolist()

@@ -38,7 +38,7 @@ def byte_symbols() -> list[str]:
 def first_hit(matcher: StopMatcher, token_ids: list[int]) -> int | None:
     """Tokens up to the stop, as the engine asks: the table first, the text only for candidates."""
     for end in range(1, len(token_ids) + 1):
-        if matcher.candidates[token_ids[end - 1]] and matcher.matches(token_ids[:end]):
+        if token_ids[end - 1] in matcher.candidates and matcher.matches(token_ids[:end]):
             return end
     return None
 
@@ -96,7 +96,7 @@ def test_ids_without_text_do_not_hide_the_stop(tokenizer):
     matcher = StopMatcher(tokenizer, "</think>", len(tokenizer) + 8)
     ids = tokenizer.encode("so</think>", add_special_tokens=False)
     mixed = [token for sounded in ids for token in (*[silent] * 9, sounded)]
-    assert not matcher.candidates[silent]
+    assert silent not in matcher.candidates
     assert first_hit(matcher, mixed) == len(mixed)
 
 

@@ -4,6 +4,7 @@ import random
 import threading
 import time
 
+import numpy as np
 import pytest
 from engine_cases import assert_dense, assert_sound, encode, engine, grow, small_model
 
@@ -393,7 +394,7 @@ class Anything(Policy):
         return self._segment() if lot < 0.8 else None
 
     def candidates(self, entropies, logprobs):
-        return entropies > entropies.median()
+        return entropies > np.median(entropies)
 
     def split(self, tree, node, token_ids, entropy, logprob):
         few = len(tree.nodes) < 25 and self.choice.random() < 0.15
