@@ -1,6 +1,6 @@
 """Moves coordinates from a picture of one size to the same picture at another size.
 
-Sizes are (width, height). Sizes that differ in shape scale x and y by different factors, as the picture itself was.
+Sizes are (width, height). If the aspect ratios differ, x and y are scaled by different factors, as the picture was.
 """
 
 from numbers import Real
@@ -8,11 +8,11 @@ from numbers import Real
 from task.errors import UserError
 
 Size = tuple[float, float]
-LARGEST = 1e300  # a product of such a number and a scale is still finite
+LARGEST = 1e300  # multiplied by any scale, still finite
 
 
 def scale_points(points, size_from: Size, size_to: Size) -> list:
-    """Scales one point [x, y] or a list of points; floats out.
+    """Scales one point [x, y] or a list of points; returns floats.
 
     >>> scale_points([320, 240], (640, 480), (1000, 1000))
     [500.0, 500.0]
@@ -21,14 +21,14 @@ def scale_points(points, size_from: Size, size_to: Size) -> list:
 
 
 def scale_trajectory(points, size_from: Size, size_to: Size) -> list[list[float]]:
-    """Scales a path [[x, y], ...] of at least one way-point; floats out."""
+    """Scales a path [[x, y], ...] of at least one way-point; returns floats."""
     if not points or _are_numbers(points):
         raise UserError(f"a path must be a list of at least one way-point [[x, y], ...], got {_shown(points)}.")
     return _scale(points, 2, "a path [[x, y], ...]", size_from, size_to)
 
 
 def scale_bbox_xyxy(boxes, size_from: Size, size_to: Size) -> list:
-    """Scales one box [x1, y1, x2, y2] or a list of boxes; floats out.
+    """Scales one box [x1, y1, x2, y2] or a list of boxes; returns floats.
 
     >>> scale_bbox_xyxy([500, 500, 750, 750], (1000, 1000), (640, 480))
     [320.0, 240.0, 480.0, 360.0]
@@ -47,7 +47,7 @@ def _scale(value, length: int, wanted: str, size_from: Size, size_to: Size) -> l
 
 
 def _scaled(numbers, size_from: Size, size_to: Size) -> list[float]:
-    """Numbers x, y, x, y, ... moved; multiplied first, so that whole numbers come out whole."""
+    """Scales numbers x, y, x, y, ...; multiplies before dividing, so that whole results are exact."""
     return [float(number) * size_to[i % 2] / size_from[i % 2] for i, number in enumerate(numbers)]
 
 
@@ -70,5 +70,5 @@ def _shown(value) -> str:
 
 
 def planes(image_size, processed_size) -> dict:
-    """(width, height) of the plane that the numbers of each frame lie in."""
+    """Frame -> (width, height) of the plane that its coordinates lie in."""
     return {"original": image_size, "processed": processed_size, "norm1000": (1000, 1000)}

@@ -1,19 +1,19 @@
-"""A question that an agent answers after searching a corpus, in one or several turns.
+"""Question answering by an agent that searches a corpus in one or several turns.
 
-Data: NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle and their like (scripts/data/convert.py), or any record whose
-answer is a text, or a list of texts of which any will do. `environment_args` name the corpus:
+Data: NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle and similar (scripts/data/convert.py), or any record whose
+answer is a text, or a list of texts any of which is right. `environment_args` name the corpus:
 {"retriever": folder, .jsonl file or http address, "top_k": 3, "cache": SQLite file, "timeout": seconds}.
 
-Form and prompt follow Search-R1 and Tree-GRPO (arXiv 2509.21240): <think>, <search>, <information>, <answer>.
+Format and prompt follow Search-R1 and Tree-GRPO (arXiv 2509.21240): <think>, <search>, <information>, <answer>.
 
-Reward: the score of the answer, exact match or F1 in SQuAD's normal form, best over the golds. With
-`--reward_weights 0.2 1.0` the sum of both rewards is the paper's equation 13 (score, minus 0.2 for bad form) plus 0.2,
-a constant that no advantage sees. Two keys of a record change it:
+Reward: the score of the answer, exact match or F1 after SQuAD's normalisation, maximum over the golds. With
+`--reward_weights 0.2 1.0` the sum of both rewards is the paper's equation 13 (score, minus 0.2 for a bad format) plus
+0.2, a constant that cancels in the advantages. Two keys of a record change it:
 
-- "score": "em" (default) or "f1" (the paper's choice for the web);
+- "score": "em" (default) or "f1" (the paper's choice for web search);
 - "qa_reward": "paper" (default), or "code" for the released code's table, again with weights 0.2 and 1.0:
 
-      answer               good form   bad form
+      answer               format ok   bad format
       right (em)           1.0         0.8
       wrong (em)           0.2         0.1
       none                 0.2         0.0
@@ -63,14 +63,14 @@ METRICS = {
 
 
 class SearchEnvironment:
-    """One tool, and no state: forks share it."""
+    """One tool and no state, so forks share the environment."""
 
     def __init__(self):
         self._retriever = None
         self._top_k = 3
 
     def reset(self, retriever=None, top_k: int = 3, cache=None, timeout: float = 10.0, **row) -> None:
-        """Takes the corpus or server of `environment_args`; a relative path may also start at the checkout."""
+        """Opens the corpus or server of `environment_args`; a relative path may also start at the checkout."""
         if not isinstance(retriever, str) or not retriever:
             raise UserError(
                 f"the search has retriever {retriever!r}: name a corpus folder, a .jsonl file or a server's http "
@@ -126,7 +126,7 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """em, f1, answered_share, turns and tool_calls of a question, and em_HOPS_hops where records have `hops`."""
+    """em, f1, answered_share, mean turns and tool_calls, and em_HOPS_hops if records have `hops`."""
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}

@@ -1,7 +1,7 @@
 """Finds the task files, checks each against the contract, and hands out `Task` objects by question_type.
 
-A file that breaks the contract stops the run with a sentence that names it: a misspelt name must never mean that a
-reward is silently not used. Importing this module imports neither torch nor numpy.
+A file that breaks the contract stops the run with an error that names it, so that no reward is silently ignored because
+of a misspelt name. Importing this module imports neither torch nor numpy.
 """
 
 import difflib
@@ -23,10 +23,10 @@ FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
 REQUIRED_KEYS = ("task_type", "grpo_template")
 OPTIONAL_KEYS = ("frame", "system_prompt", "description", "input_format", "output_format")
-MISSPELT = 0.8  # similarity from which an unknown key is taken for a known one
+MISSPELT = 0.8  # similarity from which an unknown key counts as a misspelt one
 REWARD_KEYWORDS = ("id", "question_type", "image_size", "processed_size", "record", "thought_end")
 
-# name -> (positional arguments it is called with, is it called with keywords too, must every task have it)
+# name -> (positional arguments, whether keywords are passed too, whether it is required)
 FUNCTIONS = {
     "format_reward": (("completion", "sol"), True, True),
     "accuracy_reward": (("completion", "sol"), True, True),
@@ -42,17 +42,17 @@ SELF_TEST_KEYS = ("record", "right", "wrong")
 class Task:
     """One loaded task file. `name` is TASK_CONFIG["task_type"], the value of a record's question_type.
 
-    config: TASK_CONFIG with a frame and a description, where the file gives none.
+    config: TASK_CONFIG, with defaults for frame and description.
     format_reward(completion, sol, **kw) -> 0.0 or 1.0
-    accuracy_reward(completion, sol, **kw) -> float, (float, dict of logged numbers), or None (does not apply)
+    accuracy_reward(completion, sol, **kw) -> float, (float, dict of logged numbers), or None (not applicable)
     process_answer(answer, size_from, size_to) -> the answer with its coordinates moved between two (width, height)
-    parse_answer(completion, **kw) -> the answer in the task's frame, or None when there is none
+    parse_answer(completion, **kw) -> the answer in the task's frame, or None if there is none
     compute_metrics(predictions, **kw) -> dict of floats
     make_environment() -> an environment for agent tasks
     metrics: METRICS, the direction of the metrics of compute_metrics: name -> "lower" or "higher"; {} if not declared
     self_test: SELF_TEST, {"record": {"answer": ..., ...}, "right": completion, "wrong": completion}, or None
-    thought_end: the tag that closes a thought, of the run that the task was loaded for: prompts ask for it, and the
-        functions get it as a keyword
+    thought_end: the tag that closes a thought in the run that the task was loaded for; prompts ask for it, and the
+        functions receive it as a keyword
 
     Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end.
     """
@@ -72,13 +72,13 @@ class Task:
 
 
 def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") -> dict[str, Task]:
-    """Every task of a folder (default: this one), keyed by task_type, in the order of the file names.
+    """Every task of a folder (default: this one), keyed by task_type, in the order of their file names.
 
     Args:
         thought_end: the tag that closes a thought in this run; every task is bound to it.
 
-    Raises UserError for a `thought_end` that is no closing tag and, naming the file, for a file that cannot be imported
-    or breaks the contract.
+    Raises UserError for a `thought_end` that is not a closing tag, and for a file that cannot be imported or breaks the
+    contract, with its name.
     """
     thought_tags(thought_end)
     where = Path(folder) if folder is not None else Path(__file__).parent
@@ -100,12 +100,12 @@ def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") 
 
 
 def register(*args, **kwargs) -> Callable:
-    """Does nothing: a task is registered by its file. Files of the published form may call it, or decorate with it."""
+    """Does nothing: every file in the folder is a task. Published task files may call it or use it as a decorator."""
     return args[0] if len(args) == 1 and callable(args[0]) else lambda decorated: decorated
 
 
 def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
-    """The task of a record's question_type; `tasks` defaults to the files of this folder, read once a process.
+    """The task of a record's question_type; `tasks` defaults to the files of this folder, read once per process.
 
     Raises UserError listing the known types, with the nearest one.
     """
@@ -120,7 +120,7 @@ def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
 
 
 def print_summary(tasks: dict[str, Task] | None = None) -> None:
-    """Prints a line per task: its type, file, frame, optional functions and description."""
+    """Prints type, file, frame, optional functions and description of each task."""
     tasks = load_tasks() if tasks is None else tasks
     optional = [name for name, (_, _, required) in FUNCTIONS.items() if not required]
     print(f"{len(tasks)} task(s):")
@@ -192,8 +192,8 @@ def _check_config(path: Path, config) -> None:
         slot = next((slot for slot in ("<image>", "<video>") if slot in config.get(key, "")), None)
         if slot:
             raise UserError(
-                f"{path}: {key} holds {slot}, which would reach the model as a word: leave it out. Pictures and videos "
-                "come first, or where a record's question has the marker."
+                f"{path}: {key} contains {slot}, which would reach the model as text: leave it out. Pictures and "
+                "videos come first, or where a record's question has the marker."
             )
     if config["grpo_template"].count("{Question}") != 1:
         raise UserError(f"{path}: grpo_template must hold {{Question}} exactly once: that is where the question goes.")
@@ -235,7 +235,7 @@ def _self_test(path: Path, module: ModuleType) -> dict | None:
         raise UserError(f"{path}: SELF_TEST has {got} where {', '.join(SELF_TEST_KEYS)} are needed: {rule}")
     record, completions = test["record"], (test["right"], test["wrong"])
     if not isinstance(record, dict) or "answer" not in record or not all(isinstance(c, str) for c in completions):
-        raise UserError(f"{path}: SELF_TEST does not hold what it should: {rule}")
+        raise UserError(f"{path}: SELF_TEST does not have the right contents: {rule}")
     return test
 
 
@@ -266,7 +266,7 @@ def _function(path: Path, module: ModuleType, name: str) -> Callable | None:
 
 
 def _misspelling(module: ModuleType, name: str) -> list[str]:
-    """A public function of the module that looks like `name` misspelt, as a list of none or one."""
+    """A public function of the module whose name looks like `name` misspelt, as a list of at most one."""
     own = [
         key
         for key, value in vars(module).items()

@@ -1,11 +1,12 @@
-"""Where a robot's gripper goes: a path of way-points in the picture.
+"""The trajectory of a robot's gripper: a path of way-points in the picture.
 
 Data: ShareRobot's trajectory part (BAAI/ShareRobot, Apache-2.0), and any record whose answer is [[x, y], ...] in pixels
 of the original picture. The model writes pixels of the processed picture, as Qwen2.5-VL does.
 
-Reward: exp(-DFD / (0.1 * diagonal)), DFD = discrete Frechet distance to the true path, both in the processed picture;
-no readable path scores 0. Distances: discrete Frechet after Eiter and Mannila (1994, CDTR 94/64), Hausdorff between the
-two point sets, RMSE of the two paths resampled to 50 points evenly by arc length, distance between the last points.
+Reward: exp(-DFD / (0.1 * diagonal)), where DFD is the discrete Frechet distance to the true path, both in the processed
+picture; an unreadable path scores 0. Distances: discrete Frechet after Eiter and Mannila (1994, CDTR 94/64), Hausdorff
+between the two point sets, RMSE of the two paths resampled to 50 points evenly by arc length, distance between the last
+points.
 """
 
 import math
@@ -17,10 +18,10 @@ from task.parsing.answers import answer_text, parse_points, split_completion
 from task.processing_utils import scale_trajectory
 from task.rewards.boxes import plane_size
 
-MIN_POINTS, MAX_POINTS = 2, 256  # a longer prediction is no path, and would make the distances slow
+MIN_POINTS, MAX_POINTS = 2, 256  # a longer prediction is not a path, and would make the distances slow
 REWARD_SCALE = 0.1  # a DFD of a tenth of the diagonal scores exp(-1)
 RESAMPLED_POINTS = 50
-FARTHEST = 1e6  # a number beyond this is no pixel: such an answer is no path
+FARTHEST = 1e6  # a number beyond this is not a pixel, so the answer is not a path
 
 TASK_CONFIG = {
     "task_type": "trajectory-sharerobot",
@@ -68,7 +69,7 @@ def accuracy_reward(completion, sol, **kw):
 
 
 def process_answer(answer, size_from, size_to):
-    """Moves a true path between two picture sizes. UserError for a path of fewer than 2 points."""
+    """Rescales a true path from one picture size to another. UserError for a path of fewer than 2 points."""
     path = scale_trajectory(answer, size_from, size_to)
     if len(path) < MIN_POINTS:
         raise UserError(f"a path needs at least {MIN_POINTS} way-points, got {len(path)}: {answer!r}.")
@@ -81,10 +82,10 @@ def parse_answer(completion, **kw):
 
 
 def compute_metrics(predictions, **kw):
-    """Means over the predictions, and scale_suspect, a count; left out: no true path, or a picture that did not load.
+    """Means over the predictions with a true path and a picture that loaded; scale_suspect is a count.
 
-    dfd, hausdorff, rmse, endpoint end in _px (pixels of the original picture) and _1000 (0-1000 on both axes). A
-    prediction without a path scores the diagonal, and no distance is larger: nothing is worse than no answer.
+    dfd, hausdorff, rmse and endpoint have the suffixes _px (pixels of the original picture) and _1000 (0-1000 on both
+    axes). A prediction without a path scores the diagonal, which also caps all distances.
     """
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
@@ -106,13 +107,13 @@ def compute_metrics(predictions, **kw):
 
 
 def discrete_frechet(p, q):
-    """The shortest leash for two walkers on the points of two paths, who step forward one at a time or both at once.
+    """The shortest leash for two walkers along the points of two paths, stepping forward one at a time or both at once.
 
     >>> round(discrete_frechet([(0, 0), (10, 0), (20, 0)], [(0, 3), (20, 3)]), 4)
     10.4403
     """
     gaps = _pairwise(p, q)
-    # above[j + 1] is the leash needed to reach the pair (i - 1, j); the pair before the first costs nothing.
+    # above[j + 1] is the leash needed to reach the pair (i - 1, j); the pair before the first needs none.
     above = [0.0] + [math.inf] * gaps.shape[1]
     for row in gaps.tolist():
         here = [math.inf]
@@ -154,7 +155,7 @@ def scale_suspect(path, size):
 
 
 def _distances(row):
-    """Every distance of one prediction, in original pixels and on the 0-1000 scale, at most the diagonal."""
+    """All distances of one prediction, in original pixels and on the 0-1000 scale, capped at the diagonal."""
     found = {}
     for unit, size in (("px", row["image_size"]), ("1000", (1000, 1000))):
         worst = math.hypot(*size)

@@ -1,7 +1,7 @@
-"""Reads what an agent wrote in the tag form, and compares short answers as SQuAD does.
+"""Parses what an agent writes in the tag form, and compares short answers as SQuAD does.
 
-Every function takes any text, raises nothing and costs linear time. Rewards and the policy share these, so that what
-acts in a rollout is what scores in a reward.
+Every function accepts any text, raises nothing and runs in linear time. Rewards and the policy share these functions,
+so that an action in a rollout is also one for the reward.
 """
 
 import re
@@ -12,13 +12,13 @@ from statistics import fmean
 
 from task.parsing.answers import thought_tags
 
-# What an agent is told of a turn without an action, in its own voice, so that the text fits between its turns. No tag
-# is spelt out: rewards read this text too.
+# What an agent reads after a turn without an action, in the first person, because it continues the agent's own turn. It
+# spells out no tag, because rewards parse it too.
 UNREADABLE = (
     "\n\nI did not act in a form that can be carried out. A call goes between the opening and the closing tag of a "
     "tool, the final answer between the answer tags. I try again.\n\n"
 )
-MAX_CHARS = 100_000  # a longer answer is none
+MAX_CHARS = 100_000  # a longer answer is ignored
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -26,9 +26,9 @@ _PUNCTUATION = str.maketrans("", "", string.punctuation)
 def tag_action(
     step: str, tools: Iterable[str], answer: str = "answer", thought_end: str = "</think>"
 ) -> tuple[str, str] | None:
-    """(tag, content) of the first closed block of a step, for the tools' tags and the answer's; else None.
+    """(tag, content) of the first closed block of a step, of the tools' tags and the answer's; else None.
 
-    Tags inside a thought are text. The content is stripped; an empty one is no action.
+    Tags inside a thought are plain text. The content is stripped; an empty one is not an action.
 
     >>> tag_action("<think>the <search> tool</think><search> capital of France </search>", ["search"])
     ('search', 'capital of France')
@@ -41,7 +41,7 @@ def tag_action(
 
 
 def in_thought(step: str, names: Iterable[str], thought_end: str = "</think>") -> bool:
-    """Whether a step ends inside a thought; `names` are the tags whose blocks hold any text.
+    """Whether a step ends inside a thought; `names` are the tags whose blocks may hold any text.
 
     >>> in_thought("<think>perhaps <search>a</search>", ["search"]), in_thought("<search>a <think> tag", ["search"])
     (True, True)
@@ -52,7 +52,7 @@ def in_thought(step: str, names: Iterable[str], thought_end: str = "</think>") -
 
 
 def without_thoughts(text: str, names: Iterable[str], thought_end: str = "</think>") -> str:
-    """The text less its thoughts; an open one lasts to the end. `names`: tags whose blocks hold any text.
+    """The text without its thoughts; an open one lasts to the end. `names`: tags whose blocks may hold any text.
 
     >>> without_thoughts("<think>a</think>b<think>c", [])
     'b'
@@ -66,7 +66,7 @@ def without_thoughts(text: str, names: Iterable[str], thought_end: str = "</thin
 
 
 def tag_answer(completion: str, answer: str = "answer", thought_end: str = "</think>") -> str | None:
-    """The content of the last closed answer block outside thoughts, stripped; None for none, or an empty one.
+    """The content of the last closed answer block outside thoughts, stripped; None if there is none or it is empty.
 
     >>> tag_answer("<answer> Paris </answer>\\n")
     'Paris'
@@ -78,9 +78,9 @@ def tag_answer(completion: str, answer: str = "answer", thought_end: str = "</th
 
 
 def _blocks(text: str, names: Iterable[str], thought_end: str) -> Iterator[tuple[str, int, str | None]]:
-    """(opening tag, its place, content) of each closed block of these tags and of thoughts, none inside another.
+    """(opening tag, its position, content) of each closed block of these tags and of thoughts, without nested ones.
 
-    A thought that never closes comes last, with content None; another tag that never closes is text.
+    A thought that never closes comes last, with content None; any other tag that never closes is plain text.
     """
     thought_start, thought_end = thought_tags(thought_end)
     ends = {f"<{name}>": f"</{name}>" for name in names} | {thought_start: thought_end}
@@ -105,7 +105,7 @@ def form_reward(completion: str, tools: Iterable[str], thought_end: str) -> floa
 
 
 def cost_metrics(rows: Iterable[dict]) -> dict[str, float]:
-    """Mean turns and tool_calls of predictions, each over those that have the column; left out where none has."""
+    """Mean turns and tool_calls over the predictions that have the column; left out if none has."""
     rows = list(rows)
     columns = {name: [row[name] for row in rows if row.get(name) is not None] for name in ("turns", "tool_calls")}
     return {name: fmean(values) for name, values in columns.items() if values}
@@ -118,10 +118,10 @@ def tag_form(
     information: str = "information",
     answer: str = "answer",
 ) -> bool:
-    """Whether the tags of a whole completion read think (tool information think)* answer, with white space between.
+    """Whether the tags of a completion match think (tool information think)* answer, with only white space between.
 
-    The rule of Tree-GRPO (arXiv 2509.21240), Appendix; it looks at the completion alone, so at no chat template. Blocks
-    hold any text but these tags, and none is empty.
+    The rule of Tree-GRPO (arXiv 2509.21240), Appendix; it uses only the completion, not the chat template. Blocks may
+    hold any text but these tags, and must not be empty.
 
     >>> tag_form("<think>a</think><search>b</search>\\n<information>c</information><think>d</think><answer>e</answer>",
     ...          ["search"])
@@ -148,7 +148,7 @@ def tag_form(
 
 
 def without_tags(text: str, names: Iterable[str]) -> str:
-    """The text with the brackets of these tags made round: what a tool returns can neither answer nor close a block.
+    """Replaces the angle brackets of these tags by round ones: a tool's text can then neither answer nor close a block.
 
     >>> without_tags("2 < 3 </information><answer>x</ANSWER >", ["information", "answer"])
     '2 < 3 (/information)(answer)x(/ANSWER )'
@@ -159,9 +159,9 @@ def without_tags(text: str, names: Iterable[str]) -> str:
 
 
 def normal_answer(text: str) -> str:
-    """SQuAD's normal form: lower case, no ASCII punctuation, no articles, single spaces.
+    """SQuAD's normalisation: lower case, no ASCII punctuation, no articles, single spaces.
 
-    A step that would leave nothing is left out, so that "The The" and "!!!" stay answers.
+    A step that would leave nothing is skipped, so that "The The" and "!!!" stay answers.
 
     >>> normal_answer("The  Eiffel-Tower."), normal_answer("The A!")
     ('eiffeltower', 'the a')
@@ -173,7 +173,7 @@ def normal_answer(text: str) -> str:
 
 
 def exact_match(answer: str | None, golds: Iterable[str]) -> float:
-    """1.0 if the answer equals one of the golds in normal form, else 0.0 (no answer: 0.0)."""
+    """1.0 if the answer equals one of the golds after `normal_answer`, else 0.0 (also without an answer)."""
     if answer is None:
         return 0.0
     normal = normal_answer(answer)
@@ -181,7 +181,7 @@ def exact_match(answer: str | None, golds: Iterable[str]) -> float:
 
 
 def f1_score(answer: str | None, golds: Iterable[str]) -> float:
-    """The best F1 over the golds, of words in normal form counted as often as they occur.
+    """The maximum over the golds of the F1 of words after `normal_answer`, repeated words counted.
 
     >>> round(f1_score("the city of Paris", ["Paris, France"]), 3)
     0.4

@@ -1,4 +1,4 @@
-"""What a user can put right, apart from faults of this project or of a library."""
+"""Errors that a user can correct, as opposed to faults of this project or of a library."""
 
 from task.errors.library_refusals import library_refusals
 from task.errors.user_error import UserError

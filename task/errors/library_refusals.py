@@ -1,4 +1,4 @@
-"""The errors by which a library refuses a setting that it checks itself, as UserErrors."""
+"""Turns the errors with which a library rejects a setting into UserErrors."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from task.errors.user_error import UserError
 
 @contextmanager
 def library_refusals(*kinds: type[Exception], checking: Callable[[], bool] = lambda: True) -> Iterator[None]:
-    """Turns errors of these kinds into UserErrors with the same message, as long as `checking` says so.
+    """Turns errors of these kinds into UserErrors with the same message, as long as `checking()` is true.
 
-    For calls in which a library checks settings of the user, such as the constructor of a trainer or an optimiser.
+    For calls in which a library checks the user's settings, such as the constructor of a trainer or an optimiser.
     """
     try:
         yield

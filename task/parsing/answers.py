@@ -1,15 +1,15 @@
-"""Reads what a model wrote: the think/answer structure, then JSON, numbers, points and boxes inside the answer.
+"""Parses completions: the think/answer structure, then JSON, numbers, points and boxes inside the answer.
 
-Policies under training write anything, so every function here takes any text, returns None for "no answer" (never an
-invented value such as a box of zeros), raises nothing, and costs time linear in the text. What was pinned:
+Policies in training write anything, so every function here accepts any text, returns None for "no answer" (never a
+made-up value such as a box of zeros), raises nothing, and takes time linear in the text. The rules:
 
-- Tags count as they are written: `<Answer>` is no tag, and tag text inside a thought counts as one more tag.
-- One fence (three or more backticks or tildes, with or without a language) round the whole answer is taken off; any
-  other use of fences is no answer.
-- Full-width forms, the minus sign and unusual spaces are read as their ASCII twins, and what cannot be seen is not
-  read. Nothing else is: 10² is not 102.
-- A comma before a closing bracket is forgiven. NaN, Infinity and 1e999 are no answer; neither is 1,000, which would
-  read as 1 and 0.
+- Tags count only as written: `<Answer>` is not a tag, and a tag inside a thought counts as one more tag.
+- One fence (three or more backticks or tildes, with or without a language) around the whole answer is removed; any
+  other use of fences is not an answer.
+- Full-width forms, the minus sign and unusual spaces are read as their ASCII equivalents, and invisible characters are
+  ignored. Nothing else is converted: 10² is not 102.
+- A comma before a closing bracket is accepted. NaN, Infinity and 1e999 are not answers; neither is 1,000, which would
+  be read as 1 and 0.
 - Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
 """
 
@@ -21,21 +21,21 @@ import unicodedata
 from task.errors import UserError
 
 ANSWER_START, ANSWER_END = "<answer>", "</answer>"
-MAX_ANSWER_CHARS = 20_000  # longer answers are refused unread
+MAX_ANSWER_CHARS = 20_000  # longer answers are not parsed
 MOST_MARKS = 30  # accents and the like on one character
 FENCES = "`~"
 
-# Full-width forms (and the space of their width) lie 0xFEE0 above ASCII; minus and en dash; the spaces of typesetting.
+# Full-width forms (and the full-width space) lie 0xFEE0 above ASCII; minus and en dash; typographic spaces.
 _ASCII = {code: code - 0xFEE0 for code in range(0xFF01, 0xFF5F)} | dict.fromkeys((0x2212, 0x2013), "-")
 _ASCII |= dict.fromkeys((0xA0, *range(0x2000, 0x200B), 0x202F, 0x205F, 0x3000), " ")
-# Marks of width zero, of direction and of byte order: nobody sees them.
+# Invisible characters: zero width, text direction, byte order mark.
 INVISIBLE = dict.fromkeys((*range(0x200B, 0x2010), *range(0x202A, 0x202F), *range(0x2060, 0x206A), 0xFEFF))
 _ASCII |= INVISIBLE
-# Hyphens, en dash and minus; the quotation marks that word processors put in.
+# Hyphens, en dash and minus; the quotation marks that word processors insert.
 TYPOGRAPHY = dict.fromkeys((0x2010, 0x2011, 0x2013, 0x2212), "-")
 TYPOGRAPHY |= dict.fromkeys((0x2018, 0x2019), "'") | dict.fromkeys((0x201C, 0x201D, 0xAB, 0xBB), '"')
 TYPOGRAPHY |= {0x2044: "/"}
-# Superscripts, subscripts, fractions, and numbers in circles and brackets: NFKC would make 10² and 10₂ one with 102.
+# Superscripts, subscripts, fractions, and numbers in circles and brackets: NFKC would turn 10² and 10₂ into 102.
 _SET_APART = re.compile("([²³¹⁰ⁱ⁴-ⁿ]+)|([₀-₎]+)|[¼-¾⅐-⅞↉①-⒛⓪㉑-㉟㊱-㊿]")
 _LEADING_ZERO = re.compile(r"[-+]?0[0-9]")
 _LANGUAGE = re.compile(r"[ \t]*[A-Za-z][\w+.#-]*")
@@ -64,10 +64,10 @@ def thought_tags(thought_end: str = "</think>") -> tuple[str, str]:
 
 
 def split_completion(completion: str, thought_end: str = "</think>") -> tuple[str, str] | None:
-    """(thought, answer) of a completion in the exact form, else None.
+    """(thought, answer) of a well-formed completion, else None.
 
-    The form: one thought block, then one answer block, each tag once, only white space outside and between. A thought
-    may be empty. The texts are returned as written.
+    The form: one thought block, then one answer block, each tag once, with only white space around and between
+    them. A thought may be empty. The texts are returned as written.
 
     >>> split_completion("<think>a</think> <answer>1</answer>")
     ('a', '1')
@@ -78,7 +78,7 @@ def split_completion(completion: str, thought_end: str = "</think>") -> tuple[st
     parts, rest = [], completion
     for tag in tags:
         part, found, rest = rest.partition(tag)
-        if not found:  # the tags stand in another order
+        if not found:  # the tags are in another order
             return None
         parts.append(part)
     before, thought, between, answer = parts
@@ -88,11 +88,11 @@ def split_completion(completion: str, thought_end: str = "</think>") -> tuple[st
 
 
 def answer_text(completion: str, thought_end: str = "</think>") -> str | None:
-    """The text to score, stripped: the one answer block after the last thought; None when there is no such text.
+    """The text to score, stripped: the one answer block after the last thought; None if there is none.
 
-    More lenient than `split_completion`, so that accuracy and format stay apart: text round the answer block is
-    allowed, and the thought may be missing. Several answer blocks, an empty one, and a thought that was opened and
-    never closed are no answer.
+    More lenient than `split_completion`, so that accuracy does not depend on format: text around the answer block is
+    allowed, and the thought may be missing. Several answer blocks, an empty one, and a thought that is opened but never
+    closed are not an answer.
     """
     thought_start, thought_end = thought_tags(thought_end)
     _, closed, rest = completion.rpartition(thought_end)
@@ -107,7 +107,7 @@ def answer_text(completion: str, thought_end: str = "</think>") -> str | None:
 def parse_value(text: str | None):
     """The JSON value a text holds, with or without one outer fence; Python's quotes and tuples are read too.
 
-    None when it holds none, or holds a number that is not finite. Tuples come out as lists.
+    None if it holds none, or a number that is not finite. Tuples become lists.
 
     >>> parse_value("{'bbox_2d': (334, 557, 468, 614)}")
     {'bbox_2d': [334, 557, 468, 614]}
@@ -138,7 +138,7 @@ def parse_numbers(text: str | None) -> list[float] | None:
 
 
 def parse_points(text: str | None) -> list[list[float]] | None:
-    """Points [[x, y], ...]; one point [x, y] gives a list of one, `[]` gives the empty list.
+    """Points [[x, y], ...]; one point [x, y] gives a list of one, `[]` gives an empty list.
 
     A point may also be an object with the key point_2d.
     """
@@ -146,7 +146,7 @@ def parse_points(text: str | None) -> list[list[float]] | None:
 
 
 def parse_boxes(text: str | None) -> list[list[float]] | None:
-    """Boxes [[x1, y1, x2, y2], ...]; one box gives a list of one, `[]` (nothing there) gives the empty list.
+    """Boxes [[x1, y1, x2, y2], ...]; one box gives a list of one, `[]` (no object) gives an empty list.
 
     A box may also be an object with the key bbox_2d.
     """
@@ -154,7 +154,7 @@ def parse_boxes(text: str | None) -> list[list[float]] | None:
 
 
 def normal_text(text: str) -> str:
-    """A text made comparable: Unicode NFKC, case folded, white space collapsed. Never empties a visible text.
+    """Normalises a text for comparison: Unicode NFKC, folded case, single spaces. Visible text never becomes empty.
 
     >>> normal_text("  Garden   Phlox ")
     'garden phlox'
@@ -163,13 +163,13 @@ def normal_text(text: str) -> str:
 
 
 def compatible(text: str) -> str:
-    """Unicode NFKC with a typewriter's dashes and quotation marks, and without characters that cannot be seen.
+    """Unicode NFKC with ASCII dashes and quotation marks, and without invisible characters.
 
-    Numbers stay apart: a superscript comes out behind ^, a subscript behind a digit after _, a fraction or a number in
-    a circle behind a digit after a space.
+    Numbers stay separate: a superscript follows a ^, and after a digit a subscript follows a _, and a fraction or a
+    circled number a space.
 
-    No more than 30 marks on a character (Unicode's own limit for streams, UAX 15): Python sorts them by insertion, so a
-    text of nothing but marks would cost a time that grows with its square, half a minute for 100 kB.
+    At most 30 combining marks per character are kept (Unicode's own limit for streams, UAX 15): Python sorts them by
+    insertion, so the time for a text of only marks would grow with its square, to half a minute for 100 kB.
 
     >>> compatible("ｉｔ’s −5\u200b"), compatible("10⁻²"), compatible("1½"), compatible("H₂O")
     ("it's -5", '10^-2', '1 1/2', 'H2O')
@@ -178,7 +178,7 @@ def compatible(text: str) -> str:
         return text
     kept, marks = [], 0
     for char in text:
-        # The first character it decomposes into: some marks are of class 0 themselves.
+        # Look at the first character of its decomposition: some marks have class 0 themselves.
         is_mark = unicodedata.combining(unicodedata.normalize("NFKD", char)[0]) > 0
         marks = marks + 1 if is_mark else 0
         if marks <= MOST_MARKS:
@@ -188,14 +188,14 @@ def compatible(text: str) -> str:
 
 
 def _set_apart(found: re.Match) -> str:
-    """What `_SET_APART` matches, kept apart from the numbers on both sides of it."""
+    """A match of `_SET_APART`, separated from the numbers on both sides of it."""
     before, after = found.string[max(found.start() - 1, 0) : found.start()], found.string[found.end() : found.end() + 1]
     mark = "^" if found[1] else "" if not before.isnumeric() else "_" if found[2] else " "
     return mark + found[0] + " " * after.isnumeric()
 
 
 def _plain(text: str | None) -> str | None:
-    """The text in ASCII where it has a twin, without one outer fence; None if too long, empty, or fenced otherwise."""
+    """The text with ASCII equivalents and without one outer fence; None if too long, empty, or fenced otherwise."""
     if text is None or len(text) > MAX_ANSWER_CHARS:
         return None
     text = text.translate(_ASCII).strip()
@@ -211,10 +211,10 @@ def _plain(text: str | None) -> str | None:
 
 
 def _spellings(text: str):
-    """The text, then the text with Python's spellings written as JSON, bare and as a list.
+    """Yields the text, then the text translated from Python's notation to JSON, bare and as a list.
 
-    Python's: single quotes, tuples, last commas, None, True, False, and numbers such as 1. and .5 and +1.
-    A translation and not `ast.literal_eval`: there the text would decide how deep Python recurses.
+    Python's notation: single quotes, tuples, trailing commas, None, True, False, and numbers such as 1. and .5 and +1.
+    Not by `ast.literal_eval`, where the text would determine the depth of Python's recursion.
     """
     yield text
     written, code, quote, escaped = [], [], None, False
@@ -228,7 +228,7 @@ def _spellings(text: str):
         elif escaped:
             escaped = False
             if char == "'":
-                written.pop()  # JSON knows no escape for this one
+                written.pop()  # JSON has no escape for it
         elif char == "\\":
             escaped = True
         elif char == quote:
@@ -243,14 +243,14 @@ def _spellings(text: str):
 
 
 def _json_code(code: str) -> str:
-    """What Python writes outside of strings, as JSON writes it."""
+    """Translates Python's notation outside strings to JSON."""
     for pattern, spelling in _PYTHON:
         code = pattern.sub(spelling, code)
     return code.replace("(", "[").replace(")", "]")
 
 
 def _finite(value):
-    """The value itself; ValueError when a number in it is not finite."""
+    """The value itself; ValueError if a number in it is not finite."""
     for item in value if isinstance(value, list) else value.values() if isinstance(value, dict) else ():
         _finite(item)
     if isinstance(value, float) and not math.isfinite(value):

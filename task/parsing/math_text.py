@@ -1,6 +1,6 @@
-"""Reads the spellings of mathematics that models use beside LaTeX: marks of Markdown, Unicode's own signs, plain text.
+"""Converts the notations of mathematics that models use besides LaTeX: Markdown, Unicode symbols, plain text.
 
-Like answer_parsing.py: any text, no exception, linear time.
+As in answers.py, functions accept any text, raise nothing and run in linear time.
 """
 
 import re
@@ -49,7 +49,7 @@ def latex(text: str) -> str:
     ('2\\\\frac{1}{2}', 'x^{2} + \\\\sqrt{3}', '10^{-9}', '\\\\frac{1}{3}', '\\\\exp(16)')
     """
     text = unmarked(text)
-    # Before `compatible`, which spells them in plain text.
+    # Before `compatible`, which turns them into plain text.
     text = _VULGAR_FRACTIONS.sub(lambda found: "\\frac{" + compatible(found[0]).replace("/", "}{") + "}", text)
     text = _SUPERSCRIPTS.sub(lambda found: f"^{{{compatible(found[0])[1:]}}}", text)
     text = _SUBSCRIPTS.sub(lambda found: f"_{{{compatible(found[0])}}}", text)

@@ -1,6 +1,6 @@
-"""Reads answers in words: the content of \\boxed{}, a choice letter, a program in a fence.
+"""Parses answers in words: the content of \\boxed{}, a choice letter, a program in a fence.
 
-As in answer_parsing.py every function takes any text, returns None for "no answer", raises nothing and costs linear
+As in answers.py, every function accepts any text, returns None for "no answer", raises nothing and runs in linear
 time.
 """
 
@@ -18,9 +18,9 @@ _CHOICE = re.compile(r"[(\[]?([A-J])[)\].:]?")
 
 
 def boxed_text(text: str | None) -> str | None:
-    """The content of the one \\boxed{...} of a text, braces balanced; the text itself when it has none.
+    """The content of the one \\boxed{...} of a text, with balanced braces; the text itself if it has none.
 
-    Two boxes with different contents are no answer, and neither is a box that is not closed.
+    Two boxes with different contents are not an answer, and neither is an unclosed box.
 
     >>> boxed_text("so it is \\\\boxed{\\\\frac{1}{3}}.")
     '\\\\frac{1}{3}'
@@ -31,7 +31,7 @@ def boxed_text(text: str | None) -> str | None:
         return text.strip() or None
     found = set()
     for box in BOXES:
-        # The pieces are disjoint, and each is read up to where its box closes: linear in all.
+        # The pieces are disjoint, and each is read only until its box closes: linear overall.
         for piece in text.split(box)[1:]:
             content = _braced(piece.lstrip())
             if content is None:
@@ -43,7 +43,7 @@ def boxed_text(text: str | None) -> str | None:
 def parse_choice(text: str | None) -> str | None:
     """The letter A to J of an answer that names one choice and nothing else: "B", "(b)", "B.", "\\boxed{\\text{B}}".
 
-    "A or B" and a letter with words after it name none.
+    "A or B" and a letter followed by words do not.
 
     >>> parse_choice(" (b) ")
     'B'
@@ -56,7 +56,7 @@ def parse_choice(text: str | None) -> str | None:
 
 
 def unmarked(text: str) -> str:
-    """A text without the bold, code and formula marks of Markdown and LaTeX that are set round all of it, stripped.
+    """A text without the bold, code and formula marks of Markdown and LaTeX that enclose all of it, stripped.
 
     >>> unmarked("**$5$**"), unmarked("$4$ or $5$")
     ('5', '$4$ or $5$')
@@ -70,7 +70,7 @@ def unmarked(text: str) -> str:
 
 
 def plain_words(text: str, kept: str = r"\1") -> str:
-    """`unmarked`, and without LaTeX's commands for upright text: their content stays, or is left out (`kept` "").
+    """`unmarked`, and without LaTeX's commands for upright text: their content is kept, or dropped (`kept` "").
 
     >>> plain_words("\\\\textbf{(A)}"), plain_words("12\\\\text{ inches}"), plain_words("12\\\\text{ inches}", "")
     ('(A)', '12 inches', '12')
@@ -79,7 +79,7 @@ def plain_words(text: str, kept: str = r"\1") -> str:
 
 
 def same_words(answer: str, gold: str) -> bool:
-    """Equal after `normal_text` and without a full stop at the end. Never by containment, never for an empty text.
+    """Equal after `normal_text` and without a final full stop. Containment is not enough; empty texts are never equal.
 
     >>> same_words("Garden phlox.", "garden  phlox")
     True
@@ -89,10 +89,9 @@ def same_words(answer: str, gold: str) -> bool:
 
 
 def program_text(text: str | None, limit: int = MAX_ANSWER_CHARS) -> str | None:
-    """The program an answer holds: the inside of its one fenced block, or the whole text when there is no fence.
+    """The program an answer holds: the content of its one fenced block, or the whole text if there is no fence.
 
-    Indentation is kept. Several blocks, and a block that is not closed, are no answer; words round one block are not
-    read.
+    Indentation is kept. Several blocks, or an unclosed one, are not an answer; text around the block is ignored.
     """
     if text is None or len(text) > limit:
         return None
@@ -107,7 +106,7 @@ def program_text(text: str | None, limit: int = MAX_ANSWER_CHARS) -> str | None:
 
 
 def _braced(text: str) -> str | None:
-    """The inside of the braces a text starts with, None when it starts with none or they do not close."""
+    """The content of the braces that a text starts with; None if it does not start with any, or they are not closed."""
     if not text.startswith("{"):
         return None
     depth, escaped = 0, False

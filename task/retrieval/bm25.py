@@ -1,7 +1,7 @@
-"""BM25 over a local corpus, by bm25s: in process, a millisecond a query on ten thousand documents.
+"""BM25 over a local corpus with bm25s: in process, about a millisecond per query on ten thousand documents.
 
-The index lies beside the corpus and is memory-mapped, so that processes share it; it names the corpus it was made of by
-hash, and a changed corpus makes a new one.
+The index is stored beside the corpus and memory-mapped, so that processes share it. It records the hash of its corpus,
+and is rebuilt when the corpus changes.
 """
 
 from pathlib import Path
@@ -12,15 +12,15 @@ from task.retrieval.index_folder import make_ready
 from task.retrieval.passages import Passage, check_search
 from task.runners.optional import need
 
-WORDS = r"\w+"  # single letters and digits are words too
-FORM = 1  # of the index folder: raise it when WORDS or the files change
+WORDS = r"\w+"  # single letters and digits count as words
+FORM = 1  # version of the index folder: raise it when WORDS or the files change
 
 
 class BM25Retriever:
-    """The Retriever of a corpus folder or .jsonl file. A document that shares no word with a query is not found by it.
+    """The Retriever of a corpus folder or .jsonl file. Documents that share no word with a query are not returned.
 
-    English stop words count for nothing; nothing is stemmed. Raises UserError where the corpus is missing or faulty,
-    or its index cannot be written.
+    English stop words are ignored; there is no stemming. Raises UserError if the corpus is missing or faulty, or its
+    index cannot be written.
     """
 
     def __init__(self, corpus: str | Path):
@@ -36,7 +36,7 @@ class BM25Retriever:
         self._index = bm25s.BM25.load(folder, mmap=True)
 
     def search(self, queries: list[str], top_k: int) -> list[list[Passage]]:
-        """As Retriever.search; passages of equal score come in the order of the corpus."""
+        """As Retriever.search; passages of equal score are in the order of the corpus."""
         check_search(queries, top_k)
         found: dict[str, list[Passage]] = {}
         for query, words in zip(queries, _words(queries), strict=True):
@@ -70,7 +70,9 @@ def _write_index(file: Path, folder: Path) -> None:
     index = bm25s.BM25()
     tokens = bm25s.tokenize(texts, token_pattern=WORDS, stopwords="en", show_progress=False)
     if not tokens.vocab:
-        raise UserError(f"the corpus {file} holds no word to search for: its texts are marks and stop words alone.")
+        raise UserError(
+            f"the corpus {file} holds no word to search for: its texts are only punctuation and stop words."
+        )
     index.index(tokens, show_progress=False)
     index.save(folder, show_progress=False)
     save_positions(folder, positions)

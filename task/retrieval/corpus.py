@@ -1,6 +1,6 @@
-"""A corpus file: one JSON object a line, {"id", "title", "text"}, read strictly and by byte position.
+"""A corpus file: one JSON object per line, {"id", "title", "text"}, validated strictly and read by byte position.
 
-A corpus folder holds the file under the name CORPUS; scripts/retrieval/build_corpus.py makes one out of other forms.
+A corpus folder holds the file under the name CORPUS; scripts/retrieval/build_corpus.py makes one from other formats.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ WAY_OUT = "scripts/retrieval/build_corpus.py makes a clean corpus and reports ev
 
 
 def corpus_file(path: Path) -> Path:
-    """The corpus file of a folder or of itself. UserError when there is none."""
+    """The corpus file of a folder, or the file itself. UserError if there is none."""
     file = path / CORPUS if path.is_dir() else path
     if not file.is_file():
         raise UserError(f"there is no corpus at {file}: give a folder with a {CORPUS}, or a .jsonl file of documents.")
@@ -32,7 +32,7 @@ def sha256_of(file: Path) -> str:
 
 
 def read_document(line: bytes | str) -> dict:
-    """{"id", "title", "text"} of one line of a corpus; the title may be missing. UserError with the fault."""
+    """{"id", "title", "text"} of one line of a corpus; the title may be missing. UserError that names the fault."""
     try:
         raw = json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -43,7 +43,7 @@ def read_document(line: bytes | str) -> dict:
 
 
 def checked(identity, title, text) -> dict:
-    """The document of these parts. UserError with the fault; a whole number as id becomes a text."""
+    """The document of these parts; an integer id becomes a text. UserError that names the fault."""
     if isinstance(identity, int) and not isinstance(identity, bool):
         identity = str(identity)
     document = {"id": identity, "title": title, "text": text}
@@ -58,7 +58,7 @@ def checked(identity, title, text) -> dict:
 
 
 def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
-    """(byte position, document) of every line. UserError with the line's number for the first fault."""
+    """(byte position, document) of every line. UserError with the line number of the first fault."""
     position, first_line = 0, {}
     with open(file, "rb") as lines:
         for number, line in enumerate(lines, start=1):
@@ -76,17 +76,17 @@ def read_documents(file: Path) -> Iterator[tuple[int, dict]]:
 
 
 def save_positions(folder: Path, positions: list[int]) -> None:
-    """Keeps the byte positions of a corpus' lines in its index folder, for Documents."""
+    """Stores the byte positions of a corpus's lines in its index folder, for Documents."""
     import numpy
 
     numpy.save(folder / POSITIONS, numpy.array(positions, dtype=numpy.int64))
 
 
 class Documents:
-    """The documents of a corpus file by number, read where they lie: memory holds only what was looked at."""
+    """The documents of a corpus file by number, read from disk on access."""
 
     def __init__(self, file: Path, folder: Path):
-        """`folder` is an index folder of the file, with the positions that save_positions kept."""
+        """`folder` is the index folder of the file, with the positions stored by save_positions."""
         import numpy
 
         self._positions = numpy.load(folder / POSITIONS, mmap_mode="r")
@@ -99,4 +99,4 @@ class Documents:
     def __getitem__(self, number: int) -> dict:
         start = int(self._positions[number])
         end = int(self._positions[number + 1]) if number + 1 < len(self) else self._size
-        return read_document(os.pread(self._content.fileno(), end - start, start))  # pread: safe in several threads
+        return read_document(os.pread(self._content.fileno(), end - start, start))  # pread is thread-safe

@@ -1,8 +1,8 @@
-"""Client of a search server in the form of scripts/retrieval/serve.py, which clients of Search-R1 share.
+"""Client of a search server with the protocol of scripts/retrieval/serve.py, which is Search-R1's.
 
 POST {"queries": [...], "topk": k, "return_scores": true} -> {"result": [[{"document": {...}, "score": s}, ...], ...]}.
-One event loop in a thread of its own makes the calls, so that a time limit holds for an answer as a whole, and however
-many branches search, at most `concurrency` calls are under way.
+One event loop in its own thread makes the calls, so that the time limit applies to a whole answer, and at most
+`concurrency` calls are in flight, however many branches search.
 """
 
 import asyncio
@@ -21,19 +21,19 @@ from task.retrieval.cache import SearchCache
 from task.retrieval.passages import Passage, RetrievalError, check_search
 from task.runners.optional import need
 
-ATTEMPTS = 3  # where there is no connection, or the server fails (5xx); a late answer is not asked for again
+ATTEMPTS = 3  # without a connection, or if the server fails (5xx); not after a timeout
 BACK_OFF = 0.2  # seconds before the second attempt, doubled for the third
 MAX_ANSWER = 32 * 2**20  # bytes
-MAX_QUERIES = 64  # in a call
+MAX_QUERIES = 64  # per call
 
 
 class HttpRetriever:
     """The Retriever of a server; an address without a path means /retrieve.
 
-    cache: SQLite file of answers (None: in memory); a question that was answered is not paid for again, by no thread
-    and no process that uses the file. Failures are not kept.
-    timeout: seconds for one answer, from the moment its call starts until its last byte.
-    `paid` and `remembered` count the queries that were sent, and those that were not needed to be.
+    cache: SQLite file of answers (None: in memory); no thread or process that shares the file sends an answered query
+    again. Failures are not cached.
+    timeout: seconds from the start of a call to the last byte of its answer.
+    `sent` and `remembered` count the queries that were sent to the server, and those answered without it.
     """
 
     def __init__(self, url: str, *, cache: str | Path | None = None, timeout: float = 10.0, concurrency: int = 16):
@@ -41,14 +41,15 @@ class HttpRetriever:
         self.url = _address(url)
         if not (timeout > 0 and math.isfinite(timeout)) or concurrency < 1:
             raise UserError(
-                f"timeout {timeout} and concurrency {concurrency} do not work: give seconds above 0 and calls from 1."
+                f"timeout {timeout} and concurrency {concurrency} are invalid: give seconds above 0 and at least 1 "
+                "call."
             )
         self.cache_file = None if cache is None else Path(cache)
         self.timeout, self.concurrency = timeout, concurrency
-        self.paid = self.remembered = 0
+        self.sent = self.remembered = 0
         self._of_process = None
-        self._left_behind = []  # of the process this one was forked from: SQLite forbids closing it here
-        self._here()  # a cache that cannot be used is said now
+        self._left_behind = []  # of the process that this one was forked from: SQLite forbids closing it here
+        self._here()  # an unusable cache is reported now
 
     def search(self, queries: list[str], top_k: int) -> list[list[Passage]]:
         """As Retriever.search; at most MAX_QUERIES queries go into one call."""
@@ -79,7 +80,7 @@ class HttpRetriever:
         return [list(found[query]) for query in queries]
 
     def _answers(self, here, queries: list[str], top_k: int) -> dict[str, list[Passage]]:
-        """From the cache, and from the server what is not there."""
+        """Answers from the cache, and from the server those that it lacks."""
         found, missing = _known(here.cache, queries, top_k)
         patience = ATTEMPTS * self.timeout + BACK_OFF * 2**ATTEMPTS
         for start in range(0, len(missing), MAX_QUERIES):
@@ -92,13 +93,13 @@ class HttpRetriever:
                     here.cache.put(answers, top_k)
                     found |= answers
                     with here.lock:
-                        self.paid += len(left)
+                        self.sent += len(left)
         with here.lock:
             self.remembered += len(queries) - len(missing)
         return found
 
     def _here(self) -> "_Process":
-        """What belongs to this process: threads, connections and SQLite do not survive a fork."""
+        """The state of this process: threads, connections and SQLite do not survive a fork."""
         if self._of_process is None or self._of_process.pid != os.getpid():
             self._left_behind.append(self._of_process)
             self._of_process = _Process(self.url, self.cache_file, self.timeout, self.concurrency)
@@ -122,7 +123,7 @@ class _Process:
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
     def ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
-        """One call, tried again where that may help. RetrievalError."""
+        """One call, repeated if that may help. Raises RetrievalError."""
         return asyncio.run_coroutine_threadsafe(self._ask(queries, top_k), self._loop).result()
 
     async def _ask(self, queries: list[str], top_k: int) -> list[list[Passage]]:
@@ -158,7 +159,7 @@ class _Process:
             raise RetrievalError("timeout", f"{self.url} did not answer within {self.timeout:g} s") from error
         except (httpx2.HTTPError, OSError) as error:
             raise RetrievalError(
-                "refused", f"{self.url} cannot be talked to ({type(error).__name__}: {error})"
+                "refused", f"{self.url} cannot be reached ({type(error).__name__}: {error})"
             ) from error
 
 
@@ -166,13 +167,15 @@ def _address(url: str) -> str:
     import httpx2
 
     try:
-        httpx2.URL(url)  # refuses what it could not ask, a line break at the end for example
+        httpx2.URL(url)  # refuses invalid URLs, such as one with a trailing line break
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and parts.hostname and (parts.port is None or parts.port)
     except (ValueError, httpx2.InvalidURL):
         usable = False
     if not usable:
-        raise UserError(f"{url!r} is no address of a search server: give one such as http://localhost:8000/retrieve.")
+        raise UserError(
+            f"{url!r} is not an address of a search server: give one such as http://localhost:8000/retrieve."
+        )
     return url if parts.path.strip("/") or parts.query else f"{url.rstrip('/')}/retrieve"
 
 
@@ -185,23 +188,23 @@ def _result(future: Future) -> list[Passage]:
     try:
         return future.result()
     except RetrievalError as error:
-        raise RetrievalError(error.kind, str(error)) from error  # its own, for several threads may wait
+        raise RetrievalError(error.kind, str(error)) from error  # a new one, because several threads may wait
 
 
 def _for_others(error: BaseException) -> RetrievalError:
-    """What those who waited for the same answer are told: an interruption of one thread is no failure of theirs."""
+    """The error for other threads that waited for the same answer; one thread's interruption must not stop them."""
     if isinstance(error, RetrievalError):
         return RetrievalError(error.kind, str(error))
-    return RetrievalError("refused", f"the thread that was asking ended with {type(error).__name__}")
+    return RetrievalError("refused", f"the thread that sent the query ended with {type(error).__name__}")
 
 
 def _clean(text: str) -> str:
-    """Half of a surrogate pair can be neither sent, nor kept, nor tokenised."""
+    """Replaces unpaired surrogates, which can be neither sent, stored nor tokenised."""
     return text.encode("utf-8", "replace").decode()
 
 
 def _passages(content: bytes, count: int, top_k: int, url: str) -> list[list[Passage]]:
-    """The passages of `count` queries. RetrievalError bad_json or bad_shape."""
+    """The passages of `count` queries. Raises RetrievalError bad_json or bad_shape."""
     try:
         answer = json.loads(content)
     except (ValueError, RecursionError) as error:
@@ -210,7 +213,7 @@ def _passages(content: bytes, count: int, top_k: int, url: str) -> list[list[Pas
         if len(_list(answer["result"])) == count:
             return [[_passage(one) for one in _list(found)[:top_k]] for found in answer["result"]]
     raise RetrievalError(
-        "bad_shape", f"{url} answered with JSON that is no list `result` of {count} list(s) of documents"
+        "bad_shape", f"{url} answered with JSON that has no list `result` of {count} list(s) of documents"
     )
 
 
@@ -221,7 +224,7 @@ def _list(value) -> list:
 
 
 def _passage(one: dict) -> Passage:
-    """Of {"document": ..., "score": ...} or of a bare document, with title and text or with Search-R1's contents."""
+    """The passage of {"document": ..., "score": ...} or a bare document with title and text, or Search-R1's contents."""
     document, score = (one["document"], float(one["score"])) if "document" in one else (one, 0.0)
     if "text" in document:
         title, text = document.get("title") or "", document["text"]

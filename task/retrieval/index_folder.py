@@ -1,4 +1,4 @@
-"""The folder of an index beside its corpus: made once by one process, and again when its inputs change."""
+"""The folder of an index beside its corpus: built once, by one process, and again when its inputs change."""
 
 import contextlib
 import fcntl
@@ -12,10 +12,10 @@ from task.errors import UserError
 
 
 def make_ready(folder: Path, made_of: dict, write: Callable[[Path], None]) -> None:
-    """Calls write(new folder) unless `folder` is made of this very thing; of several processes one does, others wait.
+    """Calls write(new folder) unless `folder` was made of the same inputs; one process does, the others wait.
 
-    made_of: JSON object that names every input and the form of the files. A reader that has the old folder mapped
-    keeps it. Raises UserError where the folder cannot be written.
+    made_of: JSON object that identifies every input and the file format. A reader that has mapped the old folder keeps
+    it. Raises UserError if the folder cannot be written.
     """
     if _is_made_of(folder, made_of):
         return

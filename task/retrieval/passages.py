@@ -1,4 +1,4 @@
-"""What a search gives back, what it may raise, and how an agent reads it."""
+"""The result of a search, its errors, and the text that an agent reads."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -19,11 +19,11 @@ class Passage:
 
 
 class RetrievalError(Exception):
-    """A search that failed through no fault of the query: data for the caller, who counts it by `kind`, one of KINDS.
+    """A search that failed for reasons other than the query. Callers count failures by `kind`, one of KINDS.
 
-    timeout: no complete answer in time; refused: no connection, or one that broke; bad_json: the answer is not JSON;
-    bad_shape: JSON of another form; too_large: more bytes than an answer may have; http_500, http_400: a status of
-    that hundred (400 with every redirect too).
+    timeout: no complete answer in time; refused: no connection, or a broken one; bad_json: the answer is not JSON;
+    bad_shape: JSON of another form; too_large: more than the maximum number of bytes; http_500, http_400: a 5xx
+    status, or a 4xx status or redirect.
     """
 
     def __init__(self, kind: str, sentence: str):
@@ -36,23 +36,23 @@ class Retriever(Protocol):
     """Searches a corpus; safe to use from several threads, and in a process forked after it was made."""
 
     def search(self, queries: list[str], top_k: int) -> list[list[Passage]]:
-        """For each query the best passages, best first, at most top_k, none where nothing fits.
+        """The best passages of each query, best first, at most top_k; an empty list if nothing matches.
 
-        Equal queries get equal passages, so a search can be replayed. Raises RetrievalError; UserError where top_k is
+        Equal queries get equal passages, so a search can be replayed. Raises RetrievalError, and UserError if top_k is
         below 1 or a query is not a string.
         """
 
 
 def check_search(queries: list[str], top_k: int) -> None:
-    """UserError for what no retriever can look for."""
+    """UserError for queries or a top_k that are invalid for every retriever."""
     if isinstance(queries, str) or not all(isinstance(query, str) for query in queries):
         raise UserError(f"queries is {queries!r:.60}, but it must be a list of strings: put the query into a list.")
     if isinstance(top_k, bool) or not isinstance(top_k, int) or top_k < 1:
-        raise UserError(f"top_k is {top_k!r}, but a search returns at least 1 passage: give a whole number from 1.")
+        raise UserError(f"top_k is {top_k!r}, but a search returns at least 1 passage: give an integer of at least 1.")
 
 
 def format_passages(passages: list[Passage]) -> str:
-    """The passages as an agent reads them, a line each: the form of Search-R1, which Tree-GRPO (2509.21240) keeps.
+    """The passages as an agent reads them, one per line, in the format of Search-R1 and Tree-GRPO (arXiv 2509.21240).
 
     >>> format_passages([Passage("7", "Seine", "A river in France.", 2.5)])
     'Doc 1(Title: Seine) A river in France.\\n'

@@ -1,4 +1,4 @@
-"""The retriever a task's settings name: a corpus of this machine, or a server's address."""
+"""The retriever that a task's settings name: a local corpus, or a server's address."""
 
 import threading
 from pathlib import Path
@@ -14,9 +14,10 @@ def make_retriever(spec: str | Path, *, cache: str | Path | None = None, timeout
     """BM25 over a corpus folder (scripts/retrieval/build_corpus.py) or a .jsonl file; or a client of an http(s) URL.
 
     cache: file of a client's answers, kept between runs and shared by processes (None: kept in memory only).
-    timeout: seconds a client waits for one answer; a corpus of this machine takes no notice of either.
+    timeout: seconds that a client waits for one answer. Both are ignored for a local corpus.
     Equal arguments give the same retriever within a process: environments share its index, connections and limits.
-    Raises UserError where the corpus is missing or faulty, the URL is none, or a package of the extra `search` lacks.
+    Raises UserError if the corpus is missing or faulty, the URL is invalid, or a package of the extra `search` is
+    missing.
     """
     key = (str(spec), None if cache is None else str(cache), timeout)
     with _making:
