@@ -192,7 +192,7 @@ def _check_config(path: Path, config) -> None:
         slot = next((slot for slot in ("<image>", "<video>") if slot in config.get(key, "")), None)
         if slot:
             raise UserError(
-                f"{path}: {key} contains {slot}, which would reach the model as text: leave it out. Pictures and "
+                f"{path}: {key} holds {slot}, which would reach the model as text: leave it out. Pictures and "
                 "videos come first, or where a record's question has the marker."
             )
     if config["grpo_template"].count("{Question}") != 1:

@@ -224,7 +224,7 @@ def _list(value) -> list:
 
 
 def _passage(one: dict) -> Passage:
-    """The passage of {"document": ..., "score": ...} or a bare document with title and text, or Search-R1's contents."""
+    """The passage of {"document": ..., "score": ...} or of a bare document, also with Search-R1's "contents"."""
     document, score = (one["document"], float(one["score"])) if "document" in one else (one, 0.0)
     if "text" in document:
         title, text = document.get("title") or "", document["text"]

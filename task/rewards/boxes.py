@@ -1,6 +1,6 @@
-"""Boxes [x1, y1, x2, y2], x to the right and y down: overlap, centre, distance, and the forms records give them in.
+"""Boxes [x1, y1, x2, y2], x to the right and y down: overlap, centre, distance, and their forms in records.
 
-The tasks that score boxes stand on this file; it is no task itself.
+Shared by the tasks that score boxes.
 """
 
 import math
@@ -8,16 +8,16 @@ import math
 from task.errors import UserError
 from task.processing_utils import LARGEST, planes, scale_bbox_xyxy
 
-FARTHEST = 1e6  # a number beyond this is no pixel
+FARTHEST = 1e6  # a number beyond this is not a pixel
 XYWH = ("x", "y", "width", "height")
 FORMS = (
     'a box [x1, y1, x2, y2], {"bbox_2d": [x1, y1, x2, y2], "label": text} or '
-    '{"x": , "y": , "width": , "height": }, or a list of such'
+    '{"x": , "y": , "width": , "height": }, or a list of these'
 )
 
 
 def iou(a, b) -> float:
-    """Intersection over union in [0, 1]; 0.0 where a box has no area or its corners are swapped.
+    """Intersection over union in [0, 1]; 0.0 if a box has no area or its corners are swapped.
 
     >>> round(iou([182.0, 106.4, 364.0, 319.2], [182, 106, 364, 319]), 3)
     0.997
@@ -31,7 +31,7 @@ def iou(a, b) -> float:
 
 
 def area(box) -> float:
-    """Width times height; 0.0 where a corner is swapped."""
+    """Width times height; 0.0 if the corners are swapped."""
     return max(box[2] - box[0], 0.0) * max(box[3] - box[1], 0.0)
 
 
@@ -40,7 +40,7 @@ def centre(box) -> list[float]:
 
 
 def distance(point, box) -> float:
-    """From a point to the nearest point of a box; 0.0 inside it and on its edge."""
+    """Distance from a point to the nearest point of a box; 0.0 inside it and on its edge."""
     dx = max(box[0] - point[0], point[0] - box[2], 0.0)
     dy = max(box[1] - point[1], point[1] - box[3], 0.0)
     return math.hypot(dx, dy)
@@ -56,7 +56,7 @@ def centre_hit(box, boxes) -> bool:
 
 
 def true_objects(answer) -> list[dict]:
-    """A record's answer as [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...]; [] where nothing is there.
+    """A record's answer as [{"bbox_2d": [x1, y1, x2, y2], "label": text or None}, ...]; [] for no object.
 
     Raises UserError for any other form, and for a box without area.
 
@@ -71,20 +71,20 @@ def true_objects(answer) -> list[dict]:
 
 
 def move_objects(answer, size_from, size_to) -> list[dict]:
-    """`true_objects` moved between two picture sizes (width, height)."""
+    """`true_objects`, rescaled from one picture size (width, height) to another."""
     objects = true_objects(answer)
     return [one | {"bbox_2d": scale_bbox_xyxy(one["bbox_2d"], size_from, size_to)} for one in objects]
 
 
 def are_pixels(shapes) -> bool:
-    """True when no number of the points or boxes lies further out than any picture reaches."""
+    """True if every number of the points or boxes is small enough to be a pixel of some picture."""
     return all(abs(number) <= FARTHEST for shape in shapes for number in shape)
 
 
 def scale_suspect(shapes, size) -> bool:
-    """True when all numbers lie in [0, 1] or some lie outside the picture: probably another scale than pixels.
+    """True if all numbers lie in [0, 1] or some lie outside the picture, so that the scale is probably not pixels.
 
-    `shapes` are points or boxes, `size` is (width, height). Such answers are scored as they stand, and counted.
+    `shapes` are points or boxes, `size` is (width, height). Such answers are scored unchanged, and counted.
     """
     numbers = [number for shape in shapes for number in shape]
     if not numbers:
@@ -94,15 +94,15 @@ def scale_suspect(shapes, size) -> bool:
 
 
 def plane_size(frame: str, of) -> tuple:
-    """(width, height) of the plane that a task's numbers lie in; UserError for a record without a picture.
+    """(width, height) of the plane in which a task's coordinates lie; UserError for a record without a picture.
 
     Args:
         frame: TASK_CONFIG["frame"].
-        of: a reward's keywords or a prediction, with `image_size` and `processed_size`.
+        of: the keywords of a reward, or a prediction, with `image_size` and `processed_size`.
     """
     if of.get("processed_size") is None:
         name = of.get("question_type", "this task")
-        raise UserError(f"record {of.get('id')}: {name} scores places in a picture: give the record an image.")
+        raise UserError(f"record {of.get('id')}: {name} scores positions in a picture: give the record an image.")
     return planes(of.get("image_size"), of["processed_size"]).get(frame) or of["image_size"]
 
 

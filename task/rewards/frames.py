@@ -1,12 +1,12 @@
-"""The one coordinate service: original picture, processed picture, and the 0-1000 grid.
+"""All coordinate conversions between original picture, processed picture and the 0-1000 grid.
 
-Records hold pixels of the original picture (EXIF applied). Which numbers a model writes depends on its family, so a
-task declares its frame; nothing is guessed from an answer:
+Records hold pixels of the original picture (EXIF applied). The coordinates that a model writes depend on its family, so
+each task declares its frame; nothing is guessed from an answer:
 
     original   pixels of the original picture
-    processed  pixels of the picture after the processor resized it (Qwen2.5-VL speaks these)
-    norm1000   0 to 1000 on both axes (Qwen2-VL and Qwen3-VL speak these)
-    none       the answer holds no coordinates
+    processed  pixels of the picture after the processor resized it (used by Qwen2.5-VL)
+    norm1000   0 to 1000 on both axes (used by Qwen2-VL and Qwen3-VL)
+    none       the answer has no coordinates
 
 All sizes are (width, height). No torch.
 """
@@ -19,7 +19,7 @@ Size = tuple[int, int]
 
 
 def frame_size(frame: str, image_size: Size | None, processed_size: Size | None) -> Size | None:
-    """The size of the plane a frame's numbers live in; None without a picture and for the frame "none".
+    """The size of the plane of a frame's coordinates; None without a picture and for the frame "none".
 
     >>> frame_size("norm1000", (640, 480), (644, 476))
     (1000, 1000)
@@ -32,17 +32,17 @@ def frame_size(frame: str, image_size: Size | None, processed_size: Size | None)
 
 
 def to_frame(value, frame: str, image_size: Size | None, processed_size: Size | None):
-    """Moves points [x, y], boxes [x1, y1, x2, y2] or lists of either from original pixels into a frame."""
+    """Converts points [x, y], boxes [x1, y1, x2, y2] or lists of either from original pixels to a frame."""
     return _move(value, image_size, frame_size(frame, image_size, processed_size), frame)
 
 
 def from_frame(value, frame: str, image_size: Size | None, processed_size: Size | None):
-    """Moves points, boxes or lists of either from a frame back to original pixels: the inverse of `to_frame`."""
+    """Converts points, boxes or lists of either from a frame to original pixels: the inverse of `to_frame`."""
     return _move(value, frame_size(frame, image_size, processed_size), image_size, frame)
 
 
 def processed_size(grid_thw, patch_size: int = 14) -> Size:
-    """The processed picture's (width, height) from the processor's own (frames, rows, columns) of patches.
+    """The processed picture's (width, height) from the processor's grid of patches (frames, rows, columns).
 
     >>> processed_size((1, 38, 52))
     (728, 532)

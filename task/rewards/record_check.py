@@ -1,4 +1,4 @@
-"""Whether a task can score a record, and whether its answer lies in the picture, before a rollout is paid for."""
+"""Checks before any rollout that a task can score a record and that its answer lies inside the picture."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from task.rewards.frames import frame_size
 from task.rewards.router import reward_arguments
 from task.task_loader import Task
 
-SLACK = 1.0  # that an answer may lie outside its picture: annotations are rounded
+SLACK = 1.0  # pixels that an answer may lie outside its picture: annotations are rounded
 
 
 def check_record(task: Task, record: dict, image_size, processed_size) -> None:
-    """Asks the task's rewards about an empty completion, as training would.
+    """Scores an empty completion with the task's rewards, as training would.
 
     Args:
-        record: what `read_row` gives.
+        record: as returned by `read_row`.
         image_size, processed_size: (width, height) of its first picture or frame, or None.
 
     Raises:
-        UserError: a reward fails, so that it would fail on every completion: the answer has another form than the
-            task's, or a picture is missing.
+        UserError: a reward fails, so it would fail on every completion: the answer does not have the task's form, or a
+            picture is missing.
     """
     try:
         sol, keywords = reward_arguments(task, record, image_size, processed_size)
         task.format_reward("", sol, **keywords)
         task.accuracy_reward("", sol, **keywords)
     except Exception as error:
-        error = error.__cause__ or error  # what process_answer says, without the sentence round it
+        error = error.__cause__ or error  # the message of process_answer, without the sentence around it
         reason = " ".join(str(error).split())
         raise UserError(
             f"record {record['id']!r}: the rewards of {task.path} cannot score it ({type(error).__name__}: {reason}): "
@@ -35,13 +35,13 @@ def check_record(task: Task, record: dict, image_size, processed_size) -> None:
 
 
 def check_inside(task: Task, record: dict, image_size) -> None:
-    """Whether the points and boxes of an answer speak of pixels of the picture.
+    """Checks that the points and boxes of an answer are in pixels of the picture.
 
     Args:
-        image_size: (width, height) of its first picture or frame, or None: then there is nothing to check.
+        image_size: (width, height) of its first picture or frame, or None, which skips the check.
 
     Raises:
-        UserError: some lie outside the picture, or all within its first pixel.
+        UserError: some lie outside the picture, or all lie within its first pixel.
     """
     size = frame_size(task.config["frame"], image_size, image_size)
     if size is None:
@@ -59,8 +59,8 @@ def check_inside(task: Task, record: dict, image_size) -> None:
         )
     if shapes and max(map(max, shapes)) <= 1:
         raise UserError(
-            f"record {record['id']!r}: all numbers of {shapes[0]} lie between 0 and 1: are they shares of the picture? "
-            "Records hold pixels."
+            f"record {record['id']!r}: all numbers of {shapes[0]} lie between 0 and 1: are they fractions of the "
+            "picture? Records hold pixels."
         )
 
 

@@ -1,8 +1,8 @@
-"""Routes each completion to the rewards of its task, and turns what they return into one number or None per completion.
+"""Routes each completion to the rewards of its task, and converts their results to one number or None per completion.
 
 Two callables for TRL's `reward_funcs`: "format_reward" and "accuracy_reward". None means abstain: the row does not
-count for that function. A reward that fails on one completion is data: it abstains, is counted, and the first failure
-is shown; a reward that breaks the contract stops the run and names its file. Imports no torch.
+count for that function. A reward that fails on a completion abstains and is counted, and the first failure is printed;
+a reward that breaks the contract stops the run with an error that names its file. Imports no torch.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ON_REWARD_ERROR = ("abstain", "raise")
 
 
 class RewardError(UserError, TypeError):
-    """A reward that returns something else than the contract says; the sentence names its file or function."""
+    """A reward whose result breaks the contract; the message names its file or function."""
 
 
 def task_rewards(
@@ -41,11 +41,11 @@ def task_rewards(
 
 
 def reward_arguments(task: Task, record: dict, image_size, processed_size) -> tuple:
-    """(sol, keywords): how a task's functions are called for a record, in training and in evaluation.
+    """(sol, keywords): the arguments of a task's functions for a record, in training and in evaluation.
 
-    `sol` is the record's answer in the task's frame; without an answer or without a picture it is the answer as it is,
-    but for JSON text where the task wants numbers (`given_answer`).
-    Sizes are (width, height) of the first picture or None. UserError, naming the record, where process_answer fails.
+    `sol` is the record's answer in the task's frame; without a picture it is the answer unchanged, except that JSON
+    text is parsed if the task needs it (`given_answer`).
+    Sizes are (width, height) of the first picture or None. UserError, naming the record, if process_answer fails.
     """
     image_size = None if image_size is None else tuple(image_size)
     processed_size = None if processed_size is None else tuple(processed_size)
@@ -73,13 +73,14 @@ def _moved(task: Task, answer, record_id, image_size, target):
 
 
 class TaskReward:
-    """One of the two rewards as TRL calls it.
+    """One of the two reward functions that TRL calls.
 
     Args:
         kind: "format" or "accuracy".
         tasks: from `task.task_loader.load_tasks`.
-        on_reward_error: what a reward that raises does: "abstain" (None, counted) or "raise" (with the record's id).
-        timeout: seconds one call may take (`time_limit`); past it the reward counts as one that raises.
+        on_reward_error: the effect of a reward that raises: "abstain" (None, counted) or "raise" (with the record's
+            id).
+        timeout: seconds one call may take (`time_limit`); beyond it the reward counts as one that raises.
     """
 
     def __init__(
@@ -118,9 +119,9 @@ class TaskReward:
             completions: texts, or message lists whose last content counts.
             record: the row's JSON string, one per completion.
             image_sizes, processed_sizes: lists of (width, height) per completion, as `EncodedPrompt` holds them.
-            failed: rollouts that could not be made: they get None.
-            log_extra, log_metric: TRL's hooks; extras of the accuracy reward become metrics and table columns, and each
-                task's own mean is logged as rewards/TASK/format and rewards/TASK/accuracy.
+            failed: whether the rollout could not be generated; such rows get None.
+            log_extra, log_metric: TRL's hooks; the extras of the accuracy reward become metrics and table columns, and
+                the mean of each task is logged as rewards/TASK/format and rewards/TASK/accuracy.
         """
         total = len(completions)
         nothing: list = [None] * total
@@ -145,17 +146,17 @@ class TaskReward:
                 log_metric(f"rewards/{self.__name__}/{name}", float(count))
             own = {f"rewards/{name}/{self.kind}": values for name, values in by_task.items()}
             for name, values in [*_numbers(extras).items(), *own.items()]:
-                for value in values:  # each by itself, so that the mean is over completions and not over processes
+                for value in values:  # one by one, so that the mean is over completions, not over processes
                     log_metric(name, value)
         if log_extra is not None and self.kind == "accuracy":
-            # A column once logged stays, so that all columns of TRL's table keep one length.
+            # A column that was logged once is always logged, so that all columns of TRL's table have the same length.
             self._columns.update(name for extra in extras for name in extra)
             for name in sorted(self._columns):
                 log_extra(name, [extra.get(name) for extra in extras])
         return rewards
 
     def _score(self, completion: str, record: dict, image_size, processed_size) -> tuple[float | str | None, dict]:
-        """(value, extras) of one completion; the value is a key of `counts` where there is none to use."""
+        """(value, extras) of one completion; without a usable value, a key of `counts` instead."""
         task = get_task(record["question_type"], self.tasks)
         reward = task.format_reward if self.kind == "format" else task.accuracy_reward
         try:
@@ -173,7 +174,7 @@ class TaskReward:
         return value if finite else "non_finite", {f"{task.name}/{key}": number for key, number in extra.items()}
 
     def _checked(self, result, task: Task) -> tuple[float | None, dict]:
-        """The contract of a reward's return value; TypeError naming the task's file where it is broken."""
+        """(value, extras) of a reward's result; RewardError that names the task's file if it breaks the contract."""
         rule = "0.0, 1.0 or None" if self.kind == "format" else "a float, (float, dict) or None"
         extra = {}
         if self.kind == "accuracy" and isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
@@ -197,14 +198,14 @@ class TaskReward:
             ) from error
         if not self._shown:
             self._shown = True
-            print(f"{where}; such completions get None and are counted, this is the first:", file=sys.stderr)
+            print(f"{where}; such completions get None and are counted; the first error:", file=sys.stderr)
             traceback.print_exception(error)
 
 
 class CheckedReward:
-    """A user's own reward function, held to one number or None per completion.
+    """A user's own reward function, checked to return one number or None per completion.
 
-    TRL checks the length, but a column of tensors or strings would end in a message that names no function.
+    TRL checks only the length; tensors or strings would cause an error that does not name the function.
     """
 
     def __init__(self, function: Callable, timeout: float | None = None):
@@ -233,9 +234,9 @@ class CheckedReward:
 
 
 def checked_rewards(functions, timeout: float | None = None) -> list:
-    """The reward functions as TRL takes them, a user's own plain ones wrapped in `CheckedReward`.
+    """The reward functions for TRL, with a user's plain functions wrapped in `CheckedReward`.
 
-    `timeout`: seconds a plain one may take for all completions; past it all of them get None.
+    `timeout`: seconds that a plain function may take for all completions; beyond it all of them get None.
     """
     functions = functions if isinstance(functions, list) else [functions]
     plain = (type(lambda: None), functools.partial)
@@ -270,7 +271,7 @@ def _numbers(extras: list[dict]) -> dict[str, list[float]]:
 
 
 def _float(value: Real) -> float:
-    """The number as a float; infinite where it is a whole number or fraction too large for one."""
+    """The number as a float; infinite for an integer or fraction that is too large."""
     try:
         return float(value)
     except OverflowError:

@@ -1,7 +1,7 @@
-"""Scores each task's known right and wrong answer the way training will, before the first rollout is paid for.
+"""Scores each task's known right and wrong completion as training would, before the first rollout.
 
-A verifier that only works on the main thread, a missing package or a sandbox that cannot start would otherwise show as
-rewards of 0 or None. Imports no torch.
+A verifier that only works on the main thread, a missing package or a sandbox that cannot start would otherwise go
+unnoticed as rewards of 0 or None. Imports no torch.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from task.task_loader import Task
 
 RECORD_KEYS = ("id", "question", "answer", "images", "videos", "messages", "image_size", "processed_size")
 PICTURE = {"image_size": (640, 480), "processed_size": (644, 476)}  # of tasks whose answers have coordinates
-HIGHEST, LOWEST = 0.99, 0.01  # a right answer scores at least, a wrong one at most
+HIGHEST, LOWEST = 0.99, 0.01  # minimum score of a right completion, maximum of a wrong one
 
 
 def check_rewards(tasks: Iterable[Task]) -> None:
@@ -25,7 +25,7 @@ def check_rewards(tasks: Iterable[Task]) -> None:
 
     Raises:
         MissingPackage: the first package that is missing.
-        UserError: a reward that does not score its own file's examples as it should, file and value named.
+        UserError: a reward that scores its own file's examples wrongly; the message names the file and the scores.
     """
     for task in tasks:
         run_self_test(task)
@@ -34,9 +34,9 @@ def check_rewards(tasks: Iterable[Task]) -> None:
 def run_self_test(task: Task) -> tuple[float, float] | None:
     """(accuracy of the right answer, accuracy of the wrong one) through the reward router; None without a SELF_TEST.
 
-    SELF_TEST["record"] holds `answer`; `image_size` and `processed_size` stand for a picture (default: 640x480 seen as
-    644x476 where the task has coordinates); keys of no meaning here land in the record's `extra`. Both completions
-    must be in good form: the wrong one is wrong in what it says.
+    SELF_TEST["record"] holds `answer`; `image_size` and `processed_size` describe a picture (default: 640x480,
+    processed to 644x476, if the task has coordinates); unknown keys are put into the record's `extra`. Both completions
+    must be well formed: the wrong one has a wrong answer.
     """
     if task.self_test is None:
         return None
@@ -63,7 +63,7 @@ def run_self_test(task: Task) -> tuple[float, float] | None:
 
 
 def _judge(task: Task, forms: list, values: list) -> None:
-    wanted = f"right must score at least {HIGHEST}, wrong at most {LOWEST}, both in good form (format 1.0)"
+    wanted = f"right must score at least {HIGHEST}, wrong at most {LOWEST}, both well formed (format 1.0)"
     good = None not in values and values[0] >= HIGHEST and values[1] <= LOWEST and forms == [1.0, 1.0]
     if not good:
         raise UserError(

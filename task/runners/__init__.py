@@ -1,1 +1,1 @@
-"""What a reward needs a process or an optional package for; no task files, so the loader does not look here."""
+"""Code of rewards that needs a process of its own or an optional package. Contains no tasks."""

@@ -1,8 +1,8 @@
 """The supervisor of sandbox.py: a job in JSON on standard input, the outcome in JSON on standard output.
 
-This process shuts itself in and forks a keeper, the first process of its own process namespace; the keeper forks a
-child for each run, watches clock and output, and ends; the kernel then ends whatever the program started. Only the
-standard library, so that it starts in a moment.
+This process isolates itself and forks a keeper, the first process of a new process namespace. The keeper forks a child
+for each run, watches time and output, and exits, whereupon the kernel kills everything that the program started. Uses
+only the standard library, so that it starts fast.
 """
 
 import ast
@@ -26,9 +26,9 @@ import sysconfig
 import time
 import types
 
-MEMORY_BYTES = 1 << 30  # address space of a process
+MEMORY_BYTES = 1 << 30  # address space per process
 FILE_BYTES = 16 << 20
-OUTPUT_BYTES = 1 << 20  # standard output and error of a run
+OUTPUT_BYTES = 1 << 20  # standard output and error per run
 OPEN_FILES, PROCESSES = 64, 16
 HONEST = "__honest__"  # a name in the tests
 OPERATORS = {
@@ -37,15 +37,15 @@ OPERATORS = {
     "In": lambda a, b: a in b, "NotIn": lambda a, b: a not in b,
 }  # fmt: skip
 PLAIN = (bool, int, float, complex, str, bytes, type(None))
-DEEPEST, MOST_ITEMS, SET_ITEMS = 4, 1_000, 10  # of lists in lists, of one list, and of a set's other side
+DEEPEST, MOST_ITEMS, SET_ITEMS = 4, 1_000, 10  # nesting depth; items per container; items of the set on the other side
 LIBC = ctypes.CDLL(None, use_errno=True)
 NEW_USER, NEW_PID, NEW_NET, NEW_IPC = 0x10000000, 0x20000000, 0x40000000, 0x08000000
 NO_NEW_PRIVILEGES, SUBREAPER, PARENT_DEATH_SIGNAL = 38, 36, 1
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
 WRITING = sum(1 << bit for bit in (1, *range(4, 13)))  # write, remove and make files of every kind
-TRUNCATE = 1 << 14  # known from Landlock's third version on
-TCP = 0b11  # bind and connect, from the fourth on
+TRUNCATE = 1 << 14  # supported since Landlock's third version
+TCP = 0b11  # bind and connect, since the fourth
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def isolate() -> bool:
-    """Whether the next fork gets namespaces of its own. Privileges in them are dropped again at once."""
+    """Requests new namespaces for the next fork, without privileges in them; returns whether the kernel allows it."""
     LIBC.prctl(NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
     done = LIBC.unshare(NEW_USER | NEW_PID | NEW_NET | NEW_IPC) == 0
@@ -83,7 +83,7 @@ def readable(namespaces: bool) -> list[str]:
 
 
 def guard_files(folder: str, readable: list[str]) -> bool:
-    """Whether Landlock now confines writing to `folder` (and /dev/null), and reading to `folder` and `readable`."""
+    """Confines writing to `folder` and /dev/null, and reading to `folder` and `readable`; False without Landlock."""
     version = LIBC.syscall(LANDLOCK_CREATE, None, 0, 1)
     if version < 1:
         return False
@@ -101,7 +101,7 @@ def guard_files(folder: str, readable: list[str]) -> bool:
 
 
 def keep(job: dict, isolated: bool) -> None:
-    """Runs the job, writes the outcome, ends. In a process namespace that is the end of every process in it."""
+    """Runs the job, writes the outcome and exits, which ends every process of its process namespace."""
     LIBC.prctl(PARENT_DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
     LIBC.prctl(SUBREAPER, 1, 0, 0, 0)
     deadline = time.monotonic() + job["wall"]
@@ -120,7 +120,7 @@ def with_tests(job: dict, deadline: float, isolated: bool) -> dict:
         write, names = os.write, dict(vars(builtins))
         exec(compile(job["setup"], "setup", "exec"), space)
         exec(compile(job["source"], "program", "exec"), space)
-        vars(builtins).update(names)  # a program may have put others in their place
+        vars(builtins).update(names)  # the program may have replaced some
         space[HONEST] = honest
         for number, test in enumerate(job["tests"]):
             with contextlib.suppress(BaseException):
@@ -243,7 +243,7 @@ def with_cases(job: dict, deadline: float, isolated: bool) -> dict:
 
 
 def lines(text: str) -> list[str]:
-    """Without white space at the ends of lines and empty lines at the end."""
+    """The lines without trailing white space and without empty lines at the end."""
     return [line.rstrip() for line in text.rstrip().split("\n")]
 
 
@@ -258,7 +258,7 @@ def run(program, given: bytes, cpu: int, deadline: float, isolated: bool) -> tup
         os.close(writing)
     status, ended = "ok", False
     while not ended and status == "ok":
-        # A process that the program left behind may hold the pipes open: the child's end counts, not theirs.
+        # A process that the program left behind may hold the pipes open, so wait for the child, not for their end.
         pid, code = os.waitpid(child, os.WNOHANG)
         ended = pid == child
         ready, _, _ = select.select(list(texts), [], [], 0 if ended else 0.02)
@@ -266,7 +266,7 @@ def run(program, given: bytes, cpu: int, deadline: float, isolated: bool) -> tup
             part = os.read(reading, 1 << 16)
             texts[reading] += part
             if not part and not ended:
-                time.sleep(0.002)  # closed, and so always ready
+                time.sleep(0.002)  # closed, so select always reports it as ready
         if len(texts[pipes[0][0]]) + len(texts[pipes[1][0]]) > OUTPUT_BYTES:
             status = "output"
         elif ended and code != 0:
@@ -287,7 +287,7 @@ def run(program, given: bytes, cpu: int, deadline: float, isolated: bool) -> tup
 
 
 def drained(pipe: int, text: bytes) -> bytes:
-    """`text` and what else already lies in the pipe."""
+    """`text` plus what is left in the pipe."""
     os.set_blocking(pipe, False)
     with contextlib.suppress(BlockingIOError):
         while len(text) <= OUTPUT_BYTES and (part := os.read(pipe, 1 << 16)):
@@ -296,7 +296,7 @@ def drained(pipe: int, text: bytes) -> bytes:
 
 
 def become(program, given: bytes, writings: list[int], cpu: int, isolated: bool) -> None:
-    """The child's life: limits, its own standard streams, the program; 0 at its end, 1 after an exception."""
+    """Runs the program in the child, with limits and standard streams; exits with 0, or with 1 after an exception."""
     stdin = os.memfd_create("input")
     os.write(stdin, given)
     os.lseek(stdin, 0, os.SEEK_SET)
@@ -311,7 +311,7 @@ def become(program, given: bytes, writings: list[int], cpu: int, isolated: bool)
     ):  # fmt: skip
         resource.setrlimit(limit, (value, value + (limit == resource.RLIMIT_CPU)))
     if isolated:
-        # Counted within the namespace; without one the user's own processes would count.
+        # Counted per namespace; without one, the user's other processes would count too.
         resource.setrlimit(resource.RLIMIT_NPROC, (PROCESSES, PROCESSES))
     else:
         socket.socket = refuse_socket
@@ -335,7 +335,7 @@ def refuse_socket(*_, **__):
 
 
 def left_running() -> bool:
-    """Whether a process that the program started still runs: orphans come to their keeper."""
+    """Whether a process that the program started is still running. The keeper adopts orphans."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -345,7 +345,7 @@ def left_running() -> bool:
 
 
 def end_children() -> None:
-    """Kills every process below this one, also those that left its group."""
+    """Kills all descendants of this process, including those that left its process group."""
     for _ in range(100):
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:

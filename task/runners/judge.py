@@ -1,7 +1,7 @@
-"""Asks a verifier that may hang, from any thread: it runs in a process of its own, one killable child per question.
+"""Calls a verifier that may hang, from any thread: it runs in its own process, with one killable child per question.
 
-The worker (judge_process.py) imports the verifier once and forks for every question; a fork costs milliseconds, so a
-question that must be killed does not cost the next one a start. No signal is used in this process.
+The worker (judge_process.py) imports the verifier once and forks for every question. A fork takes milliseconds, so
+killing a question does not cost the next one a restart. Uses no signals in this process.
 """
 
 import atexit
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 CPU_SECONDS = 1  # of one question
-WALL_SECONDS = 10.0  # of one question, for machines that are busy with something else
+WALL_SECONDS = 10.0  # of one question; generous, for busy machines
 START_SECONDS = 180.0  # import and warm-up of a verifier
 FOLDER = Path(__file__).resolve().parent
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """status "ok": `value` is the verifier's; "limit": over the time or memory limit; "lost": no fault of the answer.
+    """status "ok": `value` is the verifier's result; "limit": over a time or memory limit; "lost": the verifier failed.
 
-    `reason` is a sentence for "lost".
+    `reason` explains "lost".
     """
 
     status: str
@@ -74,10 +74,10 @@ class Judge:
             raise OSError(verdict.reason)
 
     def _read(self, seconds: float) -> dict:
-        """One line of the worker. TimeoutError (an OSError) when none comes."""
+        """One line from the worker. TimeoutError (an OSError) if none arrives."""
         ready, _, _ = select.select([self._worker.stdout], [], [], seconds)
         if not ready:
-            raise TimeoutError(f"no word in {seconds:.0f} s")
+            raise TimeoutError(f"no answer within {seconds:.0f} s")
         line = self._worker.stdout.readline()
         if not line:
             raise OSError(f"it ended with status {self._worker.wait()}")
@@ -91,5 +91,5 @@ class Judge:
         worker.kill()
         worker.wait()
         for pipe in (worker.stdin, worker.stdout):
-            with contextlib.suppress(OSError):  # what was left to write has no reader
+            with contextlib.suppress(OSError):  # unwritten data has no reader
                 pipe.close()

@@ -1,6 +1,6 @@
-"""The worker of judge.py: `judge_process.py VERIFIER.py CPU_SECONDS WALL_SECONDS`; speaks JSON lines.
+"""The worker of judge.py: `judge_process.py VERIFIER.py CPU_SECONDS WALL_SECONDS`; communicates in JSON lines.
 
-Each question is answered by a forked child with limits of its own, so a verifier can neither hang nor eat the worker.
+Each question is answered by a forked child with its own limits, so that a verifier cannot hang or exhaust the worker.
 """
 
 import importlib.util
@@ -20,7 +20,7 @@ LARGEST_VERDICT = 65_536  # bytes
 
 def main() -> None:
     path, cpu_seconds, wall_seconds = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    # A verifier that prints must not write into the verdicts.
+    # What a verifier prints must not end up among the verdicts.
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     logging.disable(logging.CRITICAL)
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def load(path: str):
-    """The verifier's `judge`, tried once, so that no question pays for what is built at first use."""
+    """The verifier's `judge`, warmed up, so that no question pays for lazy initialisation."""
     spec = importlib.util.spec_from_file_location("verifier", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -46,7 +46,7 @@ def load(path: str):
 
 
 def answer(judge, arguments: list, cpu_seconds: int, wall_seconds: float) -> dict:
-    """The verdict of a child that judges, or "limit" for one that had to be killed or died of the question."""
+    """The verdict of a forked child, or "limit" if it had to be killed or died."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -1,9 +1,9 @@
-"""Are two mathematical answers equal? math-verify's parser, with comparisons of its own where that one is too kind.
+"""Whether two mathematical answers are equal: math-verify's parser, with stricter comparisons where it is too lenient.
 
-Runs in the worker of judge.py only: a parse may take for ever. Numbers are compared here: exactly when both are exact,
-to a millionth of their size when a decimal is among them (math-verify rounds both to six places, so that 1/2004! and
-1/2006! are one). An equation answers a question for a number when its left side is a name, or when it is true;
-in a chain of them all numbers must be that number.
+Runs only in the worker of judge.py, because a parse may never end. Numbers are compared here: exactly if both are
+exact, to a relative tolerance of 1e-6 if one is a decimal (math-verify rounds both to six places, so that 1/2004! and
+1/2006! would be equal). An equation counts as a number if its left side is a symbol, or if it is true; in a chain of
+equations all numbers must equal the gold.
 """
 
 import sympy
@@ -20,7 +20,7 @@ WARM_UP = [
 
 
 def judge(gold: str, answer: str) -> bool | str:
-    """Whether `answer` equals `gold`, both LaTeX or plain; "no gold" or "no answer" when that one cannot be read."""
+    """Whether `answer` equals `gold`, both LaTeX or plain; "no gold" or "no answer" if that one cannot be parsed."""
     wanted = read(gold)
     if wanted is None:
         return "no gold"
@@ -30,14 +30,14 @@ def judge(gold: str, answer: str) -> bool | str:
     except (MemoryError, RecursionError):
         raise
     except Exception:
-        # The answer's doing, if the same question goes well with the gold itself; else ours, and raised.
+        # The answer's fault if the gold compares well with itself; else the verifier's, and raised.
         if equal(wanted, read(gold)):
             return "no answer"
         raise
 
 
 def read(text: str):
-    """What math-verify makes of `text`: a list whose first item is sympy's; None for nothing, or a division by zero."""
+    """math-verify's parse of `text`, a list whose first item is sympy's; None if it has none, or a division by zero."""
     # The delimiters matter: without them "3x + 4y + 14 = 0" is read as 0.
     configs = [LatexExtractionConfig()]
     parsed = parse(f"${text}$", extraction_config=configs, fallback_mode="no_fallback", parsing_timeout=None)

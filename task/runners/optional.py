@@ -1,4 +1,4 @@
-"""Packages that only some tasks need: missing ones are one sentence at the moment of use, so that every task loads."""
+"""Packages that only some tasks need: a missing one is reported when it is used, so that every task can be loaded."""
 
 import importlib.util
 
@@ -6,10 +6,10 @@ from task.errors import UserError
 
 
 class MissingPackage(UserError):
-    """A package of an extra is not installed; the sentence says which extra."""
+    """A package of an extra is not installed; the message names the extra."""
 
 
 def need(module: str, extra: str) -> None:
-    """MissingPackage naming the extra of setup.py that brings it, unless the module can be found; imports nothing."""
+    """Raises MissingPackage, with the extra of setup.py that installs it, if a module is not found. Imports nothing."""
     if importlib.util.find_spec(module) is None:
         raise MissingPackage(f"{module} is not installed: install the extra, pip install -e '.[{extra}]'.")

@@ -1,4 +1,4 @@
-"""How good an answer to a puzzle of reasoning-gym is, by that puzzle's own verifier. Runs in the worker of judge.py."""
+"""The score of an answer to a reasoning-gym puzzle, by the puzzle's own verifier. Runs in the worker of judge.py."""
 
 import functools
 
@@ -9,14 +9,14 @@ verifier = functools.cache(reasoning_gym.get_score_answer_fn)
 
 
 def judge(dataset: str, entry: dict, answer: str) -> float | str:
-    """A score from 0 to 1; "no gold" for an entry that its verifier cannot read."""
+    """A score from 0 to 1; "no gold" if the verifier cannot read the entry."""
     score = verifier(dataset)
     try:
         return float(score(answer, entry))
     except (MemoryError, RecursionError):
         raise
     except Exception:
-        # The answer's doing, unless the entry's own answer fails too.
+        # The answer's fault, unless the entry's own answer fails too.
         try:
             score(entry["answer"], entry)
         except Exception:

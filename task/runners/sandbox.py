@@ -1,13 +1,13 @@
-"""Runs a program that nobody has read against its tests, in processes that end with it.
+"""Runs an untrusted program against its tests, in processes that end with it.
 
-The program runs below code_process.py in a session of its own: an empty environment, a fresh folder (with a fresh
-parent) that is removed afterwards, and limits on processor, clock, memory, file size and output. Where the kernel
-allows it (Linux with user namespaces and Landlock, no privileges needed) there is also no network, no sight of other
-processes, which end with the sandbox, no writing outside the folder, and no reading outside the folder, Python, its
-libraries and those of the system. `isolation()` says what holds here; where namespaces are refused, sockets are refused
-by Python alone and left-over processes are looked for and killed; without Landlock, files can be read and written.
+The program runs under code_process.py in its own session, with an empty environment, a new folder (in a new parent)
+that is removed afterwards, and limits on CPU time, wall-clock time, memory, file size and output. If the kernel allows
+it (Linux with user namespaces and Landlock, no privileges needed), it also has no network, cannot see other processes,
+cannot write outside its folder, and can read only its folder, Python, its libraries and the system's; all its processes
+end with the sandbox. `isolation()` reports what holds on this machine. Without namespaces, sockets are blocked in
+Python only, and left-over processes are searched for and killed; without Landlock, files can be read and written.
 
-It guards against what a policy under training writes, not against an attacker. Objects whose operators contradict
+It guards against what a policy in training writes, not against an attacker. Objects whose operators contradict
 themselves fail the test that compares or subtracts them, and replaced builtins are restored before the tests; but a
 program that inspects the checker's frames, or names a function of its own like one the tests call, can
 cheat.
@@ -25,16 +25,16 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-CPU_SECONDS = 3  # of one process
-WALL_SECONDS = 6.0  # of one program with all its tests
-GUARD_SECONDS = 30.0  # after the limit: the supervisor itself must have hung
+CPU_SECONDS = 3  # per process
+WALL_SECONDS = 6.0  # per program, with all its tests
+GUARD_SECONDS = 30.0  # beyond the limit, after which the supervisor itself must have hung
 SUPERVISOR = Path(__file__).resolve().parent / "code_process.py"
 
 
 @dataclass(frozen=True)
 class Outcome:
     """status: "ok" (it ran to its end), "time", "output", "processes" (some were left running), "crash" (it ended early
-    or was killed) or "lost" (the sandbox failed: no fault of the program). `passed` of `total` tests held.
+    or was killed) or "lost" (the sandbox itself failed). `passed` of `total` tests passed.
     """
 
     status: str
@@ -44,8 +44,10 @@ class Outcome:
 
 
 def run_program(source: str, tests: list[str] = (), setup: str = "", cases: list[dict] = ()) -> Outcome:
-    """`tests`: pieces of Python run one after the other behind `setup` and the program, in one process;
-    `cases`: the program runs once for each {"input", "output"} and must print the output. One of the two.
+    """The outcome of a program; give either `tests` or `cases`.
+
+    `tests`: Python statements, run one after the other after `setup` and the program, in one process.
+    `cases`: the program runs once for each {"input", "output"} and must print the output.
     """
     assert bool(tests) != bool(cases), "give tests or cases"
     job = {"source": source, "tests": list(tests), "setup": setup, "cases": list(cases)}
@@ -58,13 +60,13 @@ def run_program(source: str, tests: list[str] = (), setup: str = "", cases: list
 
 @functools.cache
 def isolation() -> dict:
-    """{"namespaces": bool, "files": bool}: whether this kernel isolates network and processes, and guards files."""
+    """{"namespaces": bool, "files": bool}: whether this kernel isolates network and processes, and protects files."""
     with tempfile.TemporaryDirectory(prefix="grpo-ma-code-") as folder:
         return _supervised({"probe": True}, Path(folder) / "work")
 
 
 def _supervised(job: dict, work: Path) -> dict:
-    """The supervisor's answer; the whole group is killed when it gives none."""
+    """The supervisor's answer, or "lost" without one; its process group is killed in any case."""
     work.mkdir()
     environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "HOME": str(work), "TMPDIR": str(work)}
     supervisor = subprocess.Popen(
@@ -89,6 +91,6 @@ def _supervised(job: dict, work: Path) -> dict:
 
 
 def _kill_group(leader: int) -> None:
-    """Kills what is left of a process group."""
+    """Kills the remaining processes of a group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(leader, signal.SIGKILL)

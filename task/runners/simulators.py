@@ -1,8 +1,8 @@
 """Robot simulators that execute a plan of moves: Meta-World's Sawyer and gymnasium-robotics' Fetch, in MuJoCo.
 
-A plan is a list of moves (x, y, z, grip): the place the hand is led to, in centimetres of the robot's frame, and the
-gripper on the way there, 0 open or 1 closed. Nothing is rendered here. Environments are costly to make and are kept;
-an episode depends on its seed alone.
+A plan is a list of moves (x, y, z, grip): the target position of the hand in centimetres in the robot's frame, and the
+state of the gripper on the way there, 0 open or 1 closed. Nothing is rendered. Environments are expensive to create, so
+they are reused; an episode depends only on its seed.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from task.errors import UserError
 from task.runners.optional import MissingPackage, need
 
 Plan = list[list[float]]
-MOST_STEPS = 500  # of a plan
+MOST_STEPS = 500  # per plan
 SETTLE_STEPS = 12  # for the gripper to open or close, and for the hand to come to rest after the last move
 KEPT = 8  # environments
 
@@ -26,7 +26,7 @@ KEPT = 8  # environments
 class Sawyer:
     """One Meta-World task (Yu et al. 2019, arXiv 1910.10897; MIT), such as "drawer-close"."""
 
-    step_length, near = 0.01, 0.002  # metres a step leads the hand; a place counts as reached
+    step_length, near = 0.01, 0.002  # metres the hand's target moves per step; distance that counts as reached
 
     def __init__(self, task: str):
         environments, self.experts = load_metaworld()
@@ -34,7 +34,7 @@ class Sawyer:
         if name not in environments:
             raise UserError(f"Meta-World has no task {task!r}: known are {', '.join(sawyer_tasks())}.")
         self.task, self.env = task, environments[name]()
-        # Without these two, every reset repeats the first layout, or draws from numpy's global generator.
+        # Otherwise every reset repeats the first layout, or uses numpy's global generator.
         self.env.seeded_rand_vec, self.env._freeze_rand_vec = True, False
 
     def reset(self, seed: int) -> None:
@@ -42,7 +42,7 @@ class Sawyer:
         self.observation, _ = self.env.reset()
 
     def led_to(self) -> np.ndarray:
-        """Where the hand is being led (metres): it lags behind, and stays behind where something is in its way."""
+        """The current target of the hand (metres). The hand lags behind, and stops short if it is blocked."""
         return self.env.data.mocap_pos[0].copy()
 
     def step(self, direction: np.ndarray, grip: float) -> bool:
@@ -51,7 +51,7 @@ class Sawyer:
         return bool(info["success"])
 
     def expert_plan(self, seed: int) -> Plan | None:
-        """The scripted expert's way in this episode as a plan, or None where it fails."""
+        """The scripted expert's path in this episode as a plan, or None if it fails."""
         self.reset(seed)
         expert = self.experts[f"{self.task}-v3"]()
         way, after = [], 0
@@ -90,7 +90,7 @@ class Fetch:
         return bool(info["is_success"])
 
     def expert_plan(self, seed: int) -> Plan | None:
-        """A plan written from the true places, as Fetch ships no expert; None for "push" and "slide"."""
+        """A plan from the true positions, as Fetch has no expert; None for "push" and "slide"."""
         self.reset(seed)
         goal = self.observation["desired_goal"]
         if self.task == "reach":
@@ -111,7 +111,7 @@ SIMULATORS = {"metaworld": Sawyer, "fetch": Fetch}
 
 
 class Pool:
-    """The environments in use, the longest unused one let go; one episode at a time."""
+    """A cache of environments with least-recently-used eviction; runs one episode at a time."""
 
     def __init__(self):
         self._kept: OrderedDict[tuple[str, str], Sawyer | Fetch] = OrderedDict()
@@ -119,7 +119,7 @@ class Pool:
 
     @contextlib.contextmanager
     def use(self, simulator: str, task: str):
-        """The environment, for as long as the block runs. UserError for a name that does not exist."""
+        """The environment, reserved for the block. UserError for an unknown name."""
         if simulator not in SIMULATORS:
             raise UserError(f"there is no simulator {simulator!r}: known are {', '.join(SIMULATORS)}.")
         with self._lock:
@@ -134,7 +134,7 @@ POOL = Pool()
 
 
 def execute(environment, seed: int, plan: Plan) -> tuple[bool, int]:
-    """(whether the task is solved when the plan has ended and the hand has come to rest, simulator steps)."""
+    """(whether the task is solved once the plan has ended and the hand is at rest, number of simulator steps)."""
     environment.reset(seed)
     steps, solved, held = 0, False, plan[0][3]
     for number, (*place, grip) in enumerate(plan):
@@ -147,13 +147,13 @@ def execute(environment, seed: int, plan: Plan) -> tuple[bool, int]:
             solved = environment.step(np.clip(gap / environment.step_length, -1, 1), grip)
             steps += 1
             after = np.abs(target - environment.led_to()).max()
-            # Led against a wall or out of reach, it comes no nearer: as good as there.
+            # Blocked or out of reach, it comes no nearer: counts as reached.
             there = there or after <= environment.near or np.abs(gap).max() - after < 1e-4
     return solved, steps
 
 
 def as_plan(way: np.ndarray, tolerance: float = 0.003) -> Plan:
-    """Few moves that follow a way (N x 4: metres and grip) to within `tolerance` metres; grip changes are kept."""
+    """A short plan that follows a path (N x 4: metres and grip) within `tolerance` metres, all grip changes kept."""
     changes = np.flatnonzero(np.diff(way[:, 3])) + 1
     moves = []
     for part in np.split(way, changes):
@@ -163,7 +163,7 @@ def as_plan(way: np.ndarray, tolerance: float = 0.003) -> Plan:
 
 
 def corners_of(line: np.ndarray, tolerance: float) -> list[int]:
-    """Indices of the points of a line (N x 3) that keep it within `tolerance` (Douglas and Peucker, 1973)."""
+    """Indices of the points of a line (N x 3) that approximate it within `tolerance` (Douglas and Peucker, 1973)."""
     kept, open_parts = {0, len(line) - 1}, [(0, len(line) - 1)]
     while open_parts:
         first, last = open_parts.pop()
@@ -218,7 +218,7 @@ def load_mujoco() -> None:
     need("mujoco", "sim")
     try:
         import mujoco  # noqa: F401
-    except Exception as error:  # PyOpenGL fails at import, in ways of its own, where the library is missing
+    except Exception as error:  # without the library PyOpenGL fails at import, with various errors
         raise MissingPackage(
             f"MUJOCO_GL={os.environ['MUJOCO_GL']} does not work here ({error}): install EGL (on Debian or Ubuntu: "
             "apt-get install libegl1 libgl1-mesa-dri) and leave MUJOCO_GL unset."

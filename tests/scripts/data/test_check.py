@@ -157,7 +157,7 @@ def test_the_command_runs_from_any_folder_without_torch(tmp_path):
         ([[0, 0], [500, 500]], "[500.0, 500.0] lies outside the picture of 56x28 pixels: is the scale right?"),
         ([[10, 10], [-30, 5]], "[-30.0, 5.0] lies outside the picture"),
         ([[10, 40], [12, 50]], "[10.0, 40.0] lies outside the picture"),
-        ([[0.1, 0.2], [0.5, 0.9]], "all numbers of [0.1, 0.2] lie between 0 and 1: are they shares of the picture?"),
+        ([[0.1, 0.2], [0.5, 0.9]], "all numbers of [0.1, 0.2] lie between 0 and 1: are they fractions of the picture?"),
         ([[0, 0], [56.5, 28.9]], None),
     ],
 )

@@ -73,8 +73,11 @@ def test_tasks_without_examples_are_let_pass(tmp_path):
     [
         ("SELF_TEST = 5", "SELF_TEST has int where record, right, wrong are needed"),
         ('SELF_TEST = {"record": {}, "right": "a"}', r"SELF_TEST has \['record', 'right'\]"),
-        ('SELF_TEST = {"record": {}, "right": "a", "wrong": "b"}', "SELF_TEST does not hold what it should"),
-        ('SELF_TEST = {"record": {"answer": 1}, "right": 1, "wrong": "b"}', "SELF_TEST does not hold what it should"),
+        ('SELF_TEST = {"record": {}, "right": "a", "wrong": "b"}', "SELF_TEST does not have the right contents"),
+        (
+            'SELF_TEST = {"record": {"answer": 1}, "right": 1, "wrong": "b"}',
+            "SELF_TEST does not have the right contents",
+        ),
     ],
 )
 def test_a_faulty_self_test_is_refused_by_the_loader(tmp_path, test, message):
