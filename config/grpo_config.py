@@ -14,6 +14,7 @@ from config.checks import check_training
 from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.method_settings import apply_preset, apply_size
 from config.methods import SETTINGS
+from config.unsupported import check_accelerator
 from task.errors import UserError
 
 METHOD_FIELDS = [settings.fields for settings in SETTINGS.values() if settings.fields]
@@ -166,6 +167,10 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         default=0.0,
         metadata={"help": "Must stay 0: the load-balancing loss of mixture-of-experts models is not supported."},
     )
+    warmup_ratio: float = field(
+        default=0.0,
+        metadata={"help": "Must stay 0: warmup_steps takes a share of the steps too (below 1)."},
+    )
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
     ddp_timeout: int = field(
         default=7200,
@@ -186,6 +191,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         stated = self.greater_is_better
         super().__post_init__()
         self.greater_is_better = stated  # the library guesses it from the name; the trainer asks the task
+        check_accelerator(self.accelerator_config)
         assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), (
             "the launcher and accelerate disagree on the world size"
         )

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import trl
 import yaml
 
+from config.foreign import drop_foreign
 from dataset.unique_keys import UniqueKeyLoader
 
 
@@ -29,8 +30,8 @@ class RecipeParser(trl.TrlParser):
     def parse(self, argv: Sequence[str] | None = None) -> tuple:
         """Dataclass instances in the order of the types given; ends the process with status 2 on a user's mistake."""
         argv = list(sys.argv[1:] if argv is None else argv)
-        recipe, argv = self._take_recipe(argv)
-        flags = self._as_flags(recipe) if recipe else []
+        path, argv = self._take_recipe(argv)
+        flags = self._as_flags(path) if path else []
         for source, words in (("recipe", flags), ("flag", argv)):
             self.provenance |= {w.split("=")[0][2:].replace("-", "_"): source for w in words if w.startswith("--")}
         namespace, unknown = self.parse_known_args([*flags, *argv])
@@ -39,6 +40,7 @@ class RecipeParser(trl.TrlParser):
             self.error(
                 f"unknown argument {unknown[0].split('=')[0]}" + self._nearest(unknown[0].split("=")[0].lstrip("-"))
             )
+        self._drop_foreign(namespace, path, flags)
         try:
             return self.parse_dict(
                 {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
@@ -46,6 +48,19 @@ class RecipeParser(trl.TrlParser):
             )
         except ValueError as error:  # a UserError, or a setting that TRL or transformers refuses
             self.error(str(error))
+
+    def _drop_foreign(self, namespace, path: str | None, flags: list[str]) -> None:
+        """Drops what the recipe says for other methods than the run's, in one line of the first process."""
+        if not hasattr(namespace, "method"):  # a script without methods
+            return
+        recipe_method = next((flag.partition("=")[2] for flag in flags if flag.startswith("--method=")), None)
+        given = {name for name, source in self.provenance.items() if source == "recipe"}
+        dropped = drop_foreign(namespace, given, recipe_method)
+        for name in dropped:
+            del self.provenance[name]
+        if dropped and int(os.environ.get("RANK", "0")) == 0:
+            names = ", ".join(f"{name} ({owner})" for name, owner in dropped.items())
+            print(f"recipe {path}: dropped for method {namespace.method}: {names}", flush=True)
 
     def error(self, message: str):
         print(f"{self.prog}: {message}", file=sys.stderr)

@@ -17,6 +17,10 @@ def check_grpo(args) -> None:
             f"num_generations={args.num_generations}: an advantage compares at least 2 generations per prompt; set "
             "it to 2 or more"
         )
+    if args.shared_token_weight == "once":
+        raise UserError(
+            "shared_token_weight=once is for rows that share tokens; the chains of grpo do not: leave it out"
+        )
 
 
 SETTINGS = MethodSettings(

@@ -92,7 +92,7 @@ class TestEveryRecipe:
         assert path.read_text().startswith("# ")
         recipe = yaml.safe_load(path.read_text())
         assert recipe["output_dir"] == f"runs/{path.stem}"
-        assert recipe["method"] == re.sub("_(qwen2_5_(vl_)?3b(_full)?|demo|metaworld)$", "", path.stem)
+        assert recipe["method"] == re.sub("_(qwen2_5_(vl_)?3b(_full|_throughput)?|demo|metaworld)$", "", path.stem)
 
     def test_what_it_needs_is_shipped_made_by_a_script_or_named_by_the_user(self, path):
         recipe = yaml.safe_load(path.read_text())
@@ -123,8 +123,24 @@ def test_the_3b_recipes_are_the_releases_setting(path):
     assert args.bf16 is True
     assert model.resolve_dtype(args.bf16) == "bfloat16"
     assert args.max_completion_length == 512
+    assert (args.per_device_train_batch_size, args.gradient_accumulation_steps) == (16, 1)
     if args.method == "grpo_ma":
         assert (args.think_num, args.answer_num, args.sync_prompt_across_ranks) == (4, 4, True)
+
+
+def test_one_optimiser_step_of_the_published_setting_is_one_prompt():
+    """All processes grow trees of the same prompt: 4 GPUs give 64 leaves of it."""
+    (_, args, _), _ = parse(ROOT / "config" / "recipes" / "grpo_ma_qwen2_5_vl_3b.yaml")
+    trees = args.per_device_train_batch_size * args.gradient_accumulation_steps // args.leaves
+    assert (trees, args.sync_prompt_across_ranks, 4 * args.leaves) == (1, True, 64)
+
+
+def test_the_recipe_for_throughput_differs_in_prompts_per_step_alone():
+    names = ("grpo_ma_qwen2_5_vl_3b", "grpo_ma_qwen2_5_vl_3b_throughput")
+    published, fast = (yaml.safe_load((ROOT / "config" / "recipes" / f"{name}.yaml").read_text()) for name in names)
+    changed = {name for name in fast if fast[name] != published.get(name)}
+    assert changed == {"output_dir", "gradient_accumulation_steps", "sync_prompt_across_ranks"}
+    assert published.keys() <= fast.keys()
 
 
 def test_the_demo_recipes_score_as_many_completions():

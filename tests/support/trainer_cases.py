@@ -45,10 +45,6 @@ def settings(folder, **changes) -> GRPOConfig:
     plain = {
         "output_dir": str(folder),
         "method": "grpo_ma",
-        "think_num": 2,
-        "answer_num": 2,
-        "max_thought_length": 8,
-        "max_answer_length": 8,
         "learning_rate": 1e-2,
         "lr_scheduler_type": "constant",
         "optim": "sgd",
@@ -62,6 +58,8 @@ def settings(folder, **changes) -> GRPOConfig:
         "disable_tqdm": True,
         "max_grad_norm": 0.0,
     }
+    if changes.get("method", "grpo_ma") == "grpo_ma":
+        plain |= {"think_num": 2, "answer_num": 2, "max_thought_length": 8, "max_answer_length": 8}
     return GRPOConfig(**{**plain, **changes})
 
 

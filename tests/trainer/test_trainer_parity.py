@@ -70,9 +70,10 @@ def scripted_step(tiny_text, folder, monkeypatch, method, **changes):
         return thought_tree(prompt_id, [row[: len(row) // 2] for row in ids], [[row[len(row) // 2 :]] for row in ids])
 
     script(monkeypatch, make_tree)
-    shape = {"num_generations": GROUP, "max_completion_length": 16} if method == "grpo" else {"think_num": GROUP}
+    chains, thoughts = {"num_generations": GROUP, "max_completion_length": 16}, {"think_num": GROUP, "answer_num": 1}
+    shape = chains if method == "grpo" else thoughts
     trainer = text_trainer(
-        tiny_text, folder, rows=PROMPTS, reward=reward, perturb=0.01, method=method, answer_num=1, **shape, **changes
+        tiny_text, folder, rows=PROMPTS, reward=reward, perturb=0.01, method=method, **shape, **changes
     )
     return trainer, run(trainer)
 

@@ -32,7 +32,7 @@ def acting(monkeypatch):
 
 def agent_trainer(tiny_text, folder, made, **changes):
     plain = {
-        "method": "tree_grpo", "think_num": 4, "answer_num": 4, "max_turn_length": 6, "max_observation_length": 40,
+        "method": "tree_grpo", "max_turn_length": 6, "max_observation_length": 40,
         "max_completion_length": 120, "max_turns": 3, "tool_timeout": 5.0, "beta": 0.0, "learning_rate": 1e-2,
     }  # fmt: skip
     trainer = text_trainer(tiny_text, folder, rows=text_rows(4), **{**plain, **changes})
