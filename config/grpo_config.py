@@ -226,9 +226,21 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         return self.num_generations
 
     @property
+    def prompts_per_generation(self) -> int:
+        """Trees that a process grows in one generation."""
+        return self.per_device_train_batch_size * self.steps_per_generation // self.num_generations
+
+    @property
     def window(self) -> int:
         """Optimiser steps per generation."""
         return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+
+    @property
+    def data_order(self) -> dict:
+        """What a step's place in the data follows from, beside the seeds and the number of records."""
+        order = {"prompts per process and generation": self.prompts_per_generation, "steps per generation": self.window}
+        names = ("num_iterations", "sync_prompt_across_ranks", "shuffle_dataset")
+        return order | {name: getattr(self, name) for name in names}
 
     def _resolve_device(self):
         """Sets `use_cpu` and `bf16` before TRL's defaults, which would choose bf16 on a CPU too."""

@@ -54,6 +54,7 @@ from trainer.run.best import greater_is_better
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
 from trainer.run.layout import LayoutCheck
+from trainer.run.resume import OwnIntervals
 from trainer.run.stopping import StopOnSignal
 from trainer.sampler import TreeSampler
 from trainer.swapped import swapped
@@ -147,7 +148,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
-        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd()):
+        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd(), OwnIntervals()):
             self.add_callback(callback)
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)
@@ -159,7 +160,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     def _get_train_sampler(self, dataset=None):
         self._sampler = sampler = TreeSampler(
             num_prompts=len(dataset if dataset is not None else self.train_dataset),
-            prompts_per_rank=self.args.per_device_train_batch_size * self.args.steps_per_generation // self.args.leaves,
+            prompts_per_rank=self.args.prompts_per_generation,
             leaves=self.args.leaves,
             ranks=self.accelerator.num_processes,
             repeats=self.args.steps_per_generation * self.num_iterations,

@@ -17,10 +17,11 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from task.errors import UserError
-from trainer.run.resume import LAYOUT, OPTIMIZER, adapter_fault, layout_fault
+from trainer.run.resume import LAYOUT, OPTIMIZER, RANDOM, adapter_fault, follow_own_schedule, layout_fault
 from trainer.swapped import swapped
 
 INCOMPLETE = ".incomplete"
+SAVED_SETTINGS = {"optimizer": OPTIMIZER, "random": RANDOM, "best": ("metric_for_best_model",)}
 MEMORY = "method_memory.json"
 
 
@@ -112,7 +113,8 @@ class WholeCheckpoints(AllWeights):
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         known = {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
         settings = self.args.to_dict()
-        known |= {"optimizer": {name: settings[name] for name in OPTIMIZER}}
+        known |= {part: {name: settings[name] for name in names} for part, names in SAVED_SETTINGS.items()}
+        known |= {"data": {"training records": len(self.train_dataset), **self.args.data_order}}
         return known | ({"fsdp": True} if self.is_fsdp_enabled else {})
 
     def resume_fault(self, checkpoint: str) -> str | None:
@@ -138,6 +140,8 @@ class WholeCheckpoints(AllWeights):
     def _load_optimizer_and_scheduler(self, checkpoint):
         with _as_one_sentence(checkpoint):
             super()._load_optimizer_and_scheduler(checkpoint)
+            if checkpoint is not None:
+                follow_own_schedule(self.lr_scheduler)
         if checkpoint is not None and (Path(checkpoint) / MEMORY).exists():
             self.memory.update(json.loads((Path(checkpoint) / MEMORY).read_text(encoding="utf-8")))
 

@@ -1,12 +1,24 @@
-"""Why a run cannot go on from a checkpoint, in words: another adapter, other processes, another optimiser."""
+"""Why a run cannot go on from a checkpoint, in words; and what of its state files gives way to the run's own settings.
+
+A state file is loaded as it is: whatever it holds would silently win over the command line. So a setting that lies in
+one is compared first (optimizer, adapter, place in the data), or set anew after loading (schedule, intervals).
+"""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+from torch.optim.lr_scheduler import LambdaLR
+from transformers import TrainerCallback
+
 LAYOUT = "layout.json"
-OPTIMIZER = ("optim", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2", "adam_epsilon")  # come from its file
+# Settings that the files of the optimizer and of the scheduler hold.
+OPTIMIZER = (
+    "optim", "optim_args", "optim_target_modules", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2",
+    "adam_epsilon", "lr_scheduler_type", "lr_scheduler_kwargs",
+)  # fmt: skip
+RANDOM = ("seed", "data_seed")
 ADAPTER = {"r": "lora_r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}  # with flags
 
 
@@ -18,9 +30,11 @@ def adapter_fault(checkpoint: str, adapters: dict) -> str | None:
         there, here = saved.get(name), own.get(name)
         if there != here:
             return f"its adapter has {flag} {there}, and this run's {here}"
-    modules = [saved["target_modules"], own["target_modules"]]
-    there, here = (names if isinstance(names, str) else set(names or ()) for names in modules)
-    return None if there == here else "its adapter is on other modules than this run's (lora_target_modules)"
+    for name, what in (("target_modules", "is on"), ("modules_to_save", "trains whole")):
+        there, here = (names if isinstance(names, str) else set(names or ()) for names in (saved.get(name), own[name]))
+        if there != here:
+            return f"its adapter {what} other modules than this run's (lora_{name})"
+    return None
 
 
 def layout_fault(checkpoint: str, layout: dict) -> str | None:
@@ -39,9 +53,39 @@ def layout_fault(checkpoint: str, layout: dict) -> str | None:
         return "one of the two is under DeepSpeed and the other is not, so its optimiser does not fit"
     if _words(saved) != _words(layout):
         return f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser does not fit"
-    there, here = saved.get("optimizer", {}), layout["optimizer"]
-    changed = next((name for name in there if there[name] != here[name]), None)
-    return changed and f"its optimiser has {changed} {there[changed]}, and this run's {here[changed]} would not count"
+    here = json.loads(json.dumps(layout))  # as it would be saved
+    for part, sentence in {
+        "optimizer": "its optimiser has {name} {there}, and this run's {here} would not count",
+        "random": "its random states are of {name} {there}, and this run's {here} would not count",
+        "data": "it was saved with {name} {there}, and with this run's {here} its step is another place in the data",
+        "best": "its best evaluation is by {name} {there}, and this run's {here} cannot be compared with it",
+    }.items():
+        for name, value in saved.get(part, {}).items():
+            unknown = part == "best" and None in (value, here[part][name])  # nothing to compare
+            if value != here[part][name] and not unknown:
+                return sentence.format(name=name, there=value, here=here[part][name])
+    return None
+
+
+class OwnIntervals(TrainerCallback):
+    """The intervals of logging, evaluation and saving are this run's, not those of the checkpoint's state."""
+
+    def on_train_begin(self, args, state, control, **kwargs):
+        state.compute_steps(args, state.max_steps)
+
+
+def follow_own_schedule(scheduler) -> None:
+    """Sets the learning rates after loading to those that this run's schedule has at its step.
+
+    The optimizer's file holds the rate of the next step under the saved run's schedule: 0 at the end of a linear one.
+    Only the rules are this run's own, so schedules that keep other settings in their state are compared beforehand.
+    """
+    schedule = getattr(scheduler, "scheduler", scheduler)
+    if isinstance(schedule, LambdaLR):
+        rules = zip(schedule.optimizer.param_groups, schedule.base_lrs, schedule.lr_lambdas, strict=True)
+        for group, base, rule in rules:
+            group["lr"] = base * rule(schedule.last_epoch)
+        schedule._last_lr = [group["lr"] for group in schedule.optimizer.param_groups]
 
 
 def _words(layout: dict) -> str:
