@@ -61,12 +61,13 @@ def all_rows(generation: Generation, processes: Processes, spanning: bool, weigh
 
 
 def loss_inputs(
-    output: dict, rollout: Rollout, credit: Credit, rewards: np.ndarray, method: Method, args, eos_ids: Sequence[int]
+    output: dict, generation: Generation, credit: Credit, rewards: np.ndarray, method: Method, args, eos_ids
 ) -> dict:
     """What the loss reads beside TRL's own output of a generation.
 
     Args:
         output: what TRL's `_generate_and_score_completions` returned, for B rows.
+        generation: of these rows.
         credit: of the B rows.
         rewards: (B,) the rewards of the rows, NaN where they abstain.
         method: of the run.
@@ -78,8 +79,9 @@ def loss_inputs(
         `mask_truncated_completions`, and as float weights with `shared_token_weight` once; for methods with thoughts
         also thought_mask (B, T), thought_advantages and answer_advantages (B,).
     """
+    rollout, policy = generation.rollout, generation.policy
     rows, device, width = len(rollout.row_tree), output["completion_ids"].device, output["completion_ids"].size(1)
-    answers = rows // (args.think_num * len(rollout.trees)) if credit.thought is not None else 1  # per thought
+    several = credit.thought is not None and policy.leaves > policy.start().count  # answers per thought
 
     def by_row(values) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=device).to(torch.float32)
@@ -90,14 +92,14 @@ def loss_inputs(
 
     inputs = {"row_ids": torch.arange(rows)}
     if args.mask_truncated_completions:
-        kept = by_token([counted_tokens(rollout, row, eos_ids, answers > 1) for row in range(rows)], torch.long)
+        kept = by_token([counted_tokens(rollout, row, eos_ids, several) for row in range(rows)], torch.long)
         inputs["tool_mask"] = output["tool_mask"] * kept
     advantages = by_row(credit.leaf)
     if credit.thought is not None:
         is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in range(rows)]
         mask, thought = by_token(is_thought, torch.long), by_row(credit.thought)
         inputs |= {"thought_mask": mask, "thought_advantages": thought, "answer_advantages": advantages}
-        if answers > 1:  # with M = 1 both are the leaf's: stock GRPO, bit for bit
+        if several:  # with M = 1 both are the leaf's: stock GRPO, bit for bit
             advantages = torch.where(mask.bool(), thought[:, None], advantages[:, None])
     if method.node_values is not None:
         known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf that abstains is not a leaf worth 0

@@ -263,7 +263,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         mine = slice(*(len(rollout.row_tree) * rank for rank in (self.processes.rank, self.processes.rank + 1)))
         own = Credit(credit.leaf[mine], None if credit.thought is None else credit.thought[mine])
         rewards = rows.rewards[mine]
-        output |= loss_inputs(output, rollout, own, rewards, self.method, self.args, self.eos_token_ids)
+        output |= loss_inputs(output, generation, own, rewards, self.method, self.args, self.eos_token_ids)
         sums = generation.policy.reward_sums(rollout.trees, leaf_values(rollout, rewards))
         self.record_metrics(self.processes.quotients(sums))
         if self.tree_log is not None and self.tree_log.due(self.state.global_step):

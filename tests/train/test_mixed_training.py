@@ -3,6 +3,8 @@
 import json
 import math
 import sys
+from collections import defaultdict
+from statistics import fmean
 
 import pytest
 from paths import ROOT
@@ -83,16 +85,20 @@ def test_each_task_of_a_mixed_batch_has_its_own_mean():
     ]
     rows = [json.dumps(records[place]) for place in (0, 0, 1, 1)]
     said = ["<think>t</think><answer>7</answer>", "<answer>8</answer>", "<think>t</think><answer>Seven</answer>", ""]
-    logged = {}
+    logged = defaultdict(list)
+
+    def log(name, value):
+        logged[name].append(value)
+
     for reward in task_rewards(load_tasks()):
-        values = reward(completions=said, record=rows, log_metric=logged.__setitem__)
+        values = reward(completions=said, record=rows, log_metric=log)
         assert values[0] == 1.0 and values[2] == 1.0 and values[1] == values[3] == 0.0
     for name in ("math-reasoning", "ocr-vqa"):
-        assert logged[f"rewards/{name}/format"] == 0.5 and logged[f"rewards/{name}/accuracy"] == 0.5
+        assert fmean(logged[f"rewards/{name}/format"]) == 0.5 and fmean(logged[f"rewards/{name}/accuracy"]) == 0.5
     lost = task_rewards(load_tasks())[1]
     logged.clear()
-    lost(completions=said, record=rows, failed=[True, True, False, False], log_metric=logged.__setitem__)
-    assert "rewards/math-reasoning/accuracy" not in logged and logged["rewards/ocr-vqa/accuracy"] == 0.5
+    lost(completions=said, record=rows, failed=[True, True, False, False], log_metric=log)
+    assert "rewards/math-reasoning/accuracy" not in logged and logged["rewards/ocr-vqa/accuracy"] == [1.0, 0.0]
 
 
 @pytest.mark.slow
