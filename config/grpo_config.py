@@ -46,11 +46,12 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
             "processes * think_num). False: each group lives on one process. Default: True for grpo_ma, else False."
         },
     )
-    shared_token_weight: str = field(
-        default="per_leaf",
+    shared_token_weight: str | None = field(
+        default=None,
         metadata={
             "help": "How often a token shared by n leaves counts in the loss: n times (per_leaf, as in TRL's rows and "
-            "the released Tree-GRPO code) or once. In grpo_ma each thought counts once in either case.",
+            "the released Tree-GRPO code) or once. In grpo_ma each thought counts once in either case. "
+            "Default: the method's preset (per_leaf).",
             "choices": ["per_leaf", "once"],
         },
     )
@@ -163,6 +164,14 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     beta: float | None = field(
         default=None, metadata={"help": "KL coefficient. Default: the method's preset (0; tree_grpo 0.001)."}
     )
+    scale_rewards: str | None = field(
+        default=None,
+        metadata={
+            "help": "What divides reward differences: group, the standard deviation of the values that are compared "
+            "(also True); batch, that of all values of the generation, over all processes; none, nothing (also False). "
+            "In grpo_ma the values of a thought's level are those of thoughts. Default: the method's preset (group)."
+        },
+    )
     router_aux_loss_coef: float | None = field(
         default=0.0,
         metadata={"help": "Must stay 0: the load-balancing loss of mixture-of-experts models is not supported."},
@@ -184,6 +193,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     )
 
     def __post_init__(self):
+        self.scale_rewards = _SCALES.get(str(self.scale_rewards).lower(), self.scale_rewards)
         check_training(self)
         self.from_preset = apply_preset(self, SETTINGS[self.method].preset)
         self._resolve_device()
@@ -272,4 +282,5 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
             raise UserError("generation_batch_size is derived: set steps_per_generation instead")
 
 
+_SCALES = {"true": "group", "false": "none"}  # as TRL maps True and False, which a flag gives as text
 _NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}

@@ -10,6 +10,9 @@ from typing import Any
 
 from task.errors import UserError
 
+# Of fields that most methods' presets leave out.
+USUAL = {"scale_rewards": "group", "shared_token_weight": "per_leaf"}
+
 
 @dataclass(frozen=True)
 class RolloutSize:
@@ -30,7 +33,7 @@ class MethodSettings:
 
     Attributes:
         about: what one prompt's rollouts are, in a few words, for the help of --method.
-        preset: field -> value, for fields that were left None.
+        preset: field -> value, for fields that were left None; those of `USUAL` may be left out.
         size: args -> RolloutSize. `args` is a GRPOConfig whose defaults are not derived yet, as in `check`.
         check: args -> None; raises UserError, one sentence, for the first setting that the method does not support.
         fields: dataclass of the method's own fields, which GRPOConfig inherits; None: it has none.
@@ -64,7 +67,8 @@ def discovered(package: str, path: Iterable[str]) -> dict[str, MethodSettings]:
 
 
 def apply_preset(args, preset: dict[str, Any]) -> list[str]:
-    """Sets the fields that are None to the preset's values, and returns their names."""
+    """Sets the fields that are None to the preset's values (else to `USUAL`), and returns the names it set."""
+    preset = USUAL | preset
     names = [name for name in preset if getattr(args, name) is None]
     for name in names:
         setattr(args, name, preset[name])

@@ -6,7 +6,7 @@ from config.methods import SETTINGS
 
 SHARED = (
     "method", "num_generations", "max_completion_length", "max_prompt_length", "loss_type", "importance_sampling_level",
-    "beta", "learning_rate", "temperature", "sync_prompt_across_ranks", "shared_token_weight",
+    "beta", "learning_rate", "temperature", "sync_prompt_across_ranks", "scale_rewards", "shared_token_weight",
     "per_device_train_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
     "prefix_sharing", "bf16", "use_cpu", "seed", "data_seed", "save_steps",
 )  # fmt: skip

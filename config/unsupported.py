@@ -11,7 +11,7 @@ from task.errors import UserError
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
     "importance_sampling_level": ("token", "sequence"),
-    "scale_rewards": ("group", True),
+    "scale_rewards": (None, "group", "batch", "none"),
     "multi_objective_aggregation": ("sum_then_normalize",),
     "off_policy_mask_threshold": (None,),
     "top_entropy_quantile": (1.0,),

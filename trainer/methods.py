@@ -102,11 +102,13 @@ class Method:
 
 def credit_grpo(rows: Rows, args) -> Credit:
     metrics = {"advantages/zero_spread": zero_spread_share(rows.rewards, rows.prompts)}
-    return Credit(leaf=leaf_group(rows.rewards, rows.prompts), metrics=metrics)
+    return Credit(leaf=leaf_group(rows.rewards, rows.prompts, args.scale_rewards), metrics=metrics)
 
 
 def credit_grpo_ma(rows: Rows, args) -> Credit:
-    result = thought_answer(rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage)
+    result = thought_answer(
+        rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage, args.scale_rewards
+    )
     metrics = {
         "variance/between": result.between,
         "variance/within": result.within,
@@ -122,7 +124,7 @@ def credit_tree_grpo(rows: Rows, args) -> Credit:
         "intra/zero_spread": zero_spread_share(rows.rewards, rows.groups),
         "inter/zero_spread": zero_spread_share(rows.rewards, rows.prompts),
     }
-    leaf = intra_inter(rows.rewards, rows.prompts, rows.groups, args.advantage)
+    leaf = intra_inter(rows.rewards, rows.prompts, rows.groups, args.advantage, args.scale_rewards)
     return Credit(leaf=leaf, metrics=metrics)
 
 

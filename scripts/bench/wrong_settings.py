@@ -26,7 +26,7 @@ FLAGS = {
         "--method ppo",
         "--objective sum",
         "--loss_type vespo",
-        "--scale_rewards batch",
+        "--scale_rewards std",
         "--use_vllm true",
         "--entropy_coef 0.01",
         "--torch_compile true",

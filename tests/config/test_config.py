@@ -3,6 +3,7 @@
 import pytest
 
 from config.grpo_config import GRPOConfig
+from config.method_settings import USUAL
 from config.methods import SETTINGS
 from config.model_config import GRPOModelConfig
 from config.parser import RecipeParser
@@ -42,14 +43,21 @@ class TestDerived:
     @pytest.mark.parametrize("method", sorted(SETTINGS))
     def test_what_is_left_out_comes_from_the_methods_preset(self, make, method):
         args = make(method=method)
-        preset = SETTINGS[method].preset
+        preset = USUAL | SETTINGS[method].preset
         assert {name: getattr(args, name) for name in preset} == preset
         assert args.from_preset == list(preset)
 
     def test_what_is_given_is_no_preset(self, make):
         args = make(learning_rate=3e-4, beta=0.04)
         assert (args.learning_rate, args.beta) == (3e-4, 0.04)
-        assert args.from_preset == ["loss_type", "sync_prompt_across_ranks"]
+        assert set(args.from_preset) == {*USUAL, "loss_type", "sync_prompt_across_ranks"}
+
+    @pytest.mark.parametrize(
+        ("given", "meant"),
+        [(True, "group"), ("True", "group"), (False, "none"), ("false", "none"), ("batch", "batch"), (None, "group")],
+    )
+    def test_scales_are_named_as_trl_names_them_and_a_flag_gives_text(self, make, given, meant):
+        assert make(scale_rewards=given).scale_rewards == meant
 
     @pytest.mark.parametrize(
         ("objective", "answer_num", "method", "split"),
@@ -117,8 +125,7 @@ REFUSED = {
     ),
     "vllm": ({"use_vllm": True}, "use_vllm=True: .*set it to false"),
     "a dropped record": ({"remove_unused_columns": True}, "would drop the record the rewards read"),
-    "batch scaling": ({"scale_rewards": "batch"}, "scale_rewards='batch' is not supported .*use 'group'"),
-    "no scaling": ({"scale_rewards": "none"}, "scale_rewards='none' is not supported"),
+    "another scaling": ({"scale_rewards": "std"}, "scale_rewards='std' .*use 'group' or 'batch' or 'none'$"),
     "another aggregation": (
         {"multi_objective_aggregation": "normalize_then_sum"},
         "use 'sum_then_normalize'",

@@ -78,6 +78,21 @@ def scripted_step(tiny_text, folder, monkeypatch, method, **changes):
     return trainer, run(trainer)
 
 
+def check_against_stock(tiny_text, tmp_path, monkeypatch, **changes):
+    """Asserts that both methods have TRL's loss and gradients; returns its trainer and both of ours."""
+    found = []
+    stock, expected = stock_step(tiny_text, tmp_path / "stock", **changes)
+    assert norm(expected.gradients[0]) > 0.1
+    for method in ("grpo", "grpo_ma"):
+        ours, got = scripted_step(tiny_text, tmp_path / method, monkeypatch, method, **changes)
+        assert [list(p.ids) for p in ours.generation.rollout.prompts] == stock.seen_prompts[::GROUP]
+        assert sum(got.losses) == pytest.approx(sum(expected.losses), abs=1e-5)
+        assert norm(got.gradients[0]) == pytest.approx(norm(expected.gradients[0]), rel=1e-5)
+        assert largest_gap(got.gradients[0], expected.gradients[0]) < 1e-5 * norm(expected.gradients[0])
+        found.append(ours)
+    return stock, found
+
+
 CASES = [
     ("grpo", 0.0, 1),
     ("grpo", 0.04, 1),
@@ -99,17 +114,16 @@ def test_same_loss_and_gradients_as_stock(tiny_text, tmp_path, monkeypatch, loss
         "per_device_train_batch_size": PROMPTS * GROUP // window,
         **({"epsilon_high": 5.0} if loss_type == "cispo" else {}),
     }
-    stock, expected = stock_step(tiny_text, tmp_path / "stock", **changes)
-    assert norm(expected.gradients[0]) > 0.1
-    for method in ("grpo", "grpo_ma"):
-        ours, got = scripted_step(tiny_text, tmp_path / method, monkeypatch, method, **changes)
-        assert [list(p.ids) for p in ours.generation.rollout.prompts] == stock.seen_prompts[::GROUP]
-        assert sum(got.losses) == pytest.approx(sum(expected.losses), abs=1e-5)
-        assert norm(got.gradients[0]) == pytest.approx(norm(expected.gradients[0]), rel=1e-5)
-        assert largest_gap(got.gradients[0], expected.gradients[0]) < 1e-5 * norm(expected.gradients[0])
+    stock, both = check_against_stock(tiny_text, tmp_path, monkeypatch, **changes)
+    for ours in both:
         if beta and window == 1:  # the log averages micro-batches, which TRL fills in another order
             assert ours.state.log_history[0]["kl"] == pytest.approx(stock.state.log_history[0]["kl"], rel=1e-4)
             assert ours.state.log_history[0]["kl"] > 1e-3
+
+
+@pytest.mark.parametrize("scale", ["batch", "none"])
+def test_same_loss_and_gradients_as_stock_under_other_scales(tiny_text, tmp_path, monkeypatch, scale):
+    check_against_stock(tiny_text, tmp_path, monkeypatch, scale_rewards=scale, per_device_train_batch_size=8)
 
 
 def test_advantages_are_bit_for_bit_the_same_for_both_methods(tiny_text, tmp_path, monkeypatch):

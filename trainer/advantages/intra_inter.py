@@ -21,7 +21,7 @@ from trainer.advantages.groups import standardise
 PARTS = ("intra_inter", "inter", "intra")
 
 
-def intra_inter(rewards, prompts, trees, advantage: str = "intra_inter") -> np.ndarray:
+def intra_inter(rewards, prompts, trees, advantage: str = "intra_inter", scale: str = "group") -> np.ndarray:
     """(N,) advantages of N leaves; 0 for a leaf without reward (NaN).
 
     Args:
@@ -30,11 +30,12 @@ def intra_inter(rewards, prompts, trees, advantage: str = "intra_inter") -> np.n
         trees: (N,) tree id of each leaf, unique over all prompts.
         advantage: the sum ("intra_inter") or one part alone. In the paper's Table 4, intra alone collapses with small
             trees; inter alone is plain GRPO on the leaves.
+        scale: of both parts, see `standardise`.
 
     >>> intra_inter([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1]).round(3).tolist()
     [2.207, -1.207, -0.5, -0.5]
     """
     assert advantage in PARTS, advantage
-    inter = standardise(rewards, prompts) if advantage != "intra" else 0.0
-    intra = standardise(rewards, trees) if advantage != "inter" else 0.0
+    inter = standardise(rewards, prompts, scale) if advantage != "intra" else 0.0
+    intra = standardise(rewards, trees, scale) if advantage != "inter" else 0.0
     return intra + inter

@@ -7,7 +7,9 @@ arXiv 2509.24494. With R_km the reward of answer m to thought k of one prompt:
     A(ans_km)  = (R_km - mean R) / std R       over all K*M answers of the prompt
 
 The paper specifies neither the std nor the epsilon; here they are the sample std and 1e-4, as in TRL. The estimator is
-otherwise the paper's. `shrinkage` (multiply A(th) by the reliability below) is our addition and off by default.
+otherwise the paper's. Two options depart from it, both off by default. `scale` names another divisor than the std of
+the prompt, which for thoughts shrinks with the differences between them: where thoughts do not matter, it brings the
+noise of their M answers to unit size. `shrinkage` (our addition) multiplies A(th) by the reliability below.
 
 Reliability (our addition, from the one-way variance decomposition of the K x M rewards):
 rho = between / (between + within / M), the share of the variance of thought values that is not sampling noise of the M
@@ -45,7 +47,9 @@ class ThoughtAnswer:
     answer_zero_spread: float
 
 
-def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = False) -> ThoughtAnswer:
+def thought_answer(
+    rewards, prompts, thoughts, closed=None, shrinkage: bool = False, scale: str = "group"
+) -> ThoughtAnswer:
     """Thought and answer advantages of N rows (a row is one thought with one of its answers).
 
     Args:
@@ -56,6 +60,7 @@ def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = Fa
             but are excluded from the variance decomposition (their M rows are one completion, not M samples). Default:
             all closed.
         shrinkage: multiply the thought advantages of each prompt by its rho.
+        scale: of both levels, see `standardise`; for thoughts, the batch is the values of all thoughts of all prompts.
 
     >>> out = thought_answer([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1])
     >>> out.thought.round(3).tolist(), out.answer.round(3).tolist()
@@ -69,7 +74,7 @@ def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = Fa
     owner = prompts[first]
     assert (owner[row_thought] == prompts).all(), "a thought belongs to one prompt"
     values = np.array([_mean(rewards[row_thought == k]) for k in range(len(ids))])
-    thought = standardise(values, owner)
+    thought = standardise(values, owner, scale)
 
     stats = []
     for prompt in np.unique(prompts):
@@ -80,7 +85,7 @@ def thought_answer(rewards, prompts, thoughts, closed=None, shrinkage: bool = Fa
     between, within, rho = (_mean(column) for column in np.array(stats).reshape(-1, 3).T)
     return ThoughtAnswer(
         thought=thought[row_thought],
-        answer=standardise(rewards, prompts),
+        answer=standardise(rewards, prompts, scale),
         between=between,
         within=within,
         rho=rho,
