@@ -39,11 +39,11 @@ def test_any_other_value_than_those_that_work_is_refused(make, name):
         make(**{name: other})
 
 
-@pytest.mark.parametrize("value", ["True", "true", "batch", "none"])
-def test_the_way_out_of_scale_rewards_is_taken(flags, value):
-    sentence = flags("--scale_rewards", value)
-    assert sentence.strip().endswith("is not supported with rollout trees: use 'group'")
-    assert flags("--scale_rewards", "group").scale_rewards == "group"
+@pytest.mark.parametrize(
+    ("given", "meant"), [("True", "group"), ("true", "group"), ("False", "none"), ("batch", "batch"), ("none", "none")]
+)
+def test_a_flag_names_scales_as_trl_does(flags, given, meant):
+    assert flags("--scale_rewards", given).scale_rewards == meant
 
 
 def test_every_way_out_of_a_sentence_is_taken_as_a_flag(flags, make):

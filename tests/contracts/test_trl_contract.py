@@ -71,15 +71,15 @@ def test_split_tensor_dict_cuts_in_order_and_leaves_scalars():
 
 def test_the_fields_we_re_declare_exist_in_trl():
     fields = trl.GRPOConfig.__dataclass_fields__
-    from config.checks import SUPPORTED
     from config.grpo_config import GRPOConfig
+    from config.unsupported import SUPPORTED
 
     assert set(SUPPORTED) <= set(fields)
     ours = {name for name in GRPOConfig.__annotations__ if name not in fields}
     assert ours == {
         *("method", "thought_end", "sync_prompt_across_ranks", "prefix_sharing", "max_slots"),
         *("shared_token_weight", "on_non_finite", "reward_timeout", "resume_weights_only", "log_trees"),
-        *("max_prompt_length", "on_long_prompt", "on_bad_media", "rollout_prompts"),
+        *("max_prompt_length", "on_long_prompt", "on_bad_media", "rollout_prompts", "warmup_ratio"),
     }
 
 
