@@ -141,7 +141,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         default=None,
         metadata={
             "help": "Leaves per prompt and process. Derived for grpo_ma (think_num * answer_num) and tree_grpo "
-            "(tree_num * (expand_rounds * expand_num + 1)); default 8 for grpo, 16 for tree_adv."
+            "(tree_num * (expand_rounds * expand_num * branches_per_node + 1)); default 8 for grpo, 16 for tree_adv."
         },
     )
     max_completion_length: int | None = field(
@@ -283,4 +283,10 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
 
 
 _SCALES = {"true": "group", "false": "none"}  # as TRL maps True and False, which a flag gives as text
-_NEUTRAL = {"top_k": (None, 0), "top_p": (None, 1.0), "min_p": (None, 0.0), "repetition_penalty": (None, 1.0)}
+_NEUTRAL = {
+    "top_k": (None, 0),
+    "branch_top_k": (None, 0),
+    "top_p": (None, 1.0),
+    "min_p": (None, 0.0),
+    "repetition_penalty": (None, 1.0),
+}

@@ -19,11 +19,14 @@ LENGTH = 4096  # tokens per completion, observations included; arXiv 2509.21240,
 
 @dataclass
 class TreeGRPOFields:
-    """Fields of `method tree_grpo`. Leaves per prompt: M * (L * N + 1)."""
+    """Fields of `method tree_grpo`. Leaves per prompt: M * (L * N * B + 1)."""
 
     tree_num: int = field(default=2, metadata={"help": "M, trees per prompt, each starting as one chain (tree_grpo)."})
     expand_num: int = field(
-        default=2, metadata={"help": "N, branches added to each tree per round; 0: chains only (tree_grpo)."}
+        default=2, metadata={"help": "N, nodes of each tree that branch in a round; 0: chains only (tree_grpo)."}
+    )
+    branches_per_node: int = field(
+        default=1, metadata={"help": "B, branches at each node that branches (tree_grpo). The paper has one."}
     )
     expand_rounds: int = field(default=1, metadata={"help": "L, rounds of branching; 0: chains only (tree_grpo)."})
     expand_root: bool = field(
@@ -39,6 +42,10 @@ class TreeGRPOFields:
     )
     branch_temperature: float | None = field(
         default=None, metadata={"help": "Temperature of branches (tree_grpo). Default: temperature."}
+    )
+    branch_top_k: int | None = field(
+        default=None,
+        metadata={"help": "Branches draw among the k most likely tokens; 0: among all (tree_grpo). Default: top_k."},
     )
     advantage: str = field(
         default="intra_inter",
@@ -68,12 +75,15 @@ class TreeGRPOFields:
 
 
 def leaves_of(args) -> int:
-    """Leaves per prompt: M * (L * N + 1)."""
-    return args.tree_num * (args.expand_rounds * args.expand_num + 1)
+    """Leaves per prompt: M * (L * N * B + 1)."""
+    return args.tree_num * (args.expand_rounds * args.expand_num * args.branches_per_node + 1)
 
 
 def size_of(args) -> RolloutSize:
-    rule = f"tree_num={args.tree_num} * (expand_rounds={args.expand_rounds} * expand_num={args.expand_num} + 1)"
+    product = f"expand_rounds={args.expand_rounds} * expand_num={args.expand_num}"
+    if args.branches_per_node != 1:
+        product += f" * branches_per_node={args.branches_per_node}"
+    rule = f"tree_num={args.tree_num} * ({product} + 1)"
     return RolloutSize(derived={"num_generations": (leaves_of(args), rule)}, default={"max_completion_length": LENGTH})
 
 
@@ -121,6 +131,8 @@ SETTINGS = MethodSettings(
         "tree_num": 1,
         "expand_num": 0,
         "expand_rounds": 0,
+        "branches_per_node": 1,
+        "branch_top_k": 0,
         "max_turns": 1,
         "max_turn_length": 1,
         "max_observation_length": 32,

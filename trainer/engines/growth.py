@@ -80,14 +80,15 @@ class Growth:
         The host reads once: tokens, log-probabilities and entropies together.
         """
         usual = self.sampler.sampling
-        drawn_from, temperature = (logits, self._history(usual)), self.rows.temperatures(usual.temperature)
-        drawn = self.sampler(*drawn_from, temperature, distinct)
+        drawn_from = (logits, self._history(usual))
+        own = {name: self.rows.own(name, getattr(usual, name)) for name in ("temperature", "top_k")}
+        drawn = self.sampler(*drawn_from, **own, distinct=distinct)
         token_ids, logprobs, entropies = read(*drawn)
         self.rows.append(token_ids, logprobs.tolist(), entropies.tolist())
         tokens = drawn[0]
         if self.splits:
             wanted = self.policy.candidates(entropies, logprobs).nonzero()[0].tolist()
-            tokens = self._split(wanted, tokens, drawn_from, temperature)
+            tokens = self._split(wanted, tokens, drawn_from, own)
         self.stats["generated_tokens"] += len(self.rows)
         if self.progress is not None:
             self.progress(self.stats["generated_tokens"])
@@ -100,7 +101,7 @@ class Growth:
         rows = self.rows.history(self.forward.prompts)
         return upload([token for row in rows for token in row], self.forward.device).view(len(rows), -1)
 
-    def _split(self, wanted: list[int], tokens: Tensor, drawn_from: tuple, temperature: list[float] | None) -> Tensor:
+    def _split(self, wanted: list[int], tokens: Tensor, drawn_from: tuple, own: dict[str, list | None]) -> Tensor:
         """Asks the policy about each candidate row, highest entropy first; returns the newest tokens of all rows.
 
         Siblings draw from the same distribution as the token before which the row forks.
@@ -117,8 +118,8 @@ class Growth:
             sources += [index] * count
             distinct = [(list(range(count)), [row.token_ids[-1]])] if fork.distinct else []
             of_row = [None if values is None else values[index : index + 1].expand(count, -1) for values in drawn_from]
-            heat = None if temperature is None else temperature[index : index + 1] * count
-            siblings.append(self.sampler(*of_row, heat, distinct))
+            row_own = {name: None if values is None else [values[index]] * count for name, values in own.items()}
+            siblings.append(self.sampler(*of_row, **row_own, distinct=distinct))
         if not siblings:
             return tokens
         drawn = [torch.cat(values) for values in zip(*siblings, strict=True)]

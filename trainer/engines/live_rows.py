@@ -160,9 +160,10 @@ class LiveRows:
         longest = max(map(len, paths))
         return [path[:1] * (longest - len(path)) + path for path in paths]
 
-    def temperatures(self, usual: float) -> list[float] | None:
-        """Of each row, or None if all rows have the usual temperature."""
-        values = [usual if row.segment.temperature is None else row.segment.temperature for row in self.rows]
+    def own(self, name: str, usual: float) -> list[float] | None:
+        """The temperature or top_k (`name`) of each row, or None if all rows have the usual value."""
+        stated = [getattr(row.segment, name) for row in self.rows]
+        values = [usual if value is None else value for value in stated]
         return None if set(values) == {usual} else values
 
     def _child(self, fork: Fork) -> Row:

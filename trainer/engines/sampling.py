@@ -71,6 +71,7 @@ class Sampler:
         logits: Tensor,
         history: Tensor | None = None,
         temperature: Sequence[float] | None = None,
+        top_k: Sequence[int] | None = None,
         distinct: Sequence[tuple[list[int], Sequence[int]]] = (),
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Token, log-probability and entropy of each row, in nats and float32.
@@ -78,7 +79,7 @@ class Sampler:
         Args:
             logits: (R, V), any float type.
             history: (R, T) ids that the repetition penalty applies to; needed only if the penalty is not 1.
-            temperature: of each row, replaces the one in the settings.
+            temperature, top_k: of each row, replace those in the settings.
             distinct: (rows, taken) pairs: these rows, which have equal logits, draw without replacement and avoid the
                 tokens in `taken`. If the distribution has too few tokens, the remaining rows draw independently.
 
@@ -92,7 +93,7 @@ class Sampler:
         if len(self.forbidden):
             self.forbidden = self.forbidden.to(scores.device)
             scores = scores.index_fill(1, self.forbidden, float("-inf"))
-        scores, greedy = self._tempered(scores, temperature)
+        scores, greedy = self._tempered(scores, temperature, self.sampling.top_k if top_k is None else top_k)
         log_probs = scores.log_softmax(-1)
         probs = log_probs.exp()
         tokens = log_probs.argmax(-1, keepdim=True) if greedy is True else draw(probs)
@@ -105,16 +106,18 @@ class Sampler:
                 tokens[row, 0] = torch.where(is_found, other, tokens[row, 0])
         return tokens.squeeze(1), log_probs.gather(1, tokens).squeeze(1), torch.special.entr(probs).sum(-1)
 
-    def _tempered(self, scores: Tensor, temperature: Sequence[float] | None) -> tuple[Tensor, bool | Tensor]:
+    def _tempered(
+        self, scores: Tensor, temperature: Sequence[float] | None, top_k: int | Sequence[int]
+    ) -> tuple[Tensor, bool | Tensor]:
         """Scores to draw from, and which rows (R, 1) take the most likely token (a single bool if all agree)."""
         if temperature is not None:
             heat = upload_once(tuple(temperature), scores.device)[:, None]
             greedy = heat == 0
-            narrowed = _narrow(scores / heat.masked_fill(greedy, 1.0), self.sampling)
+            narrowed = _narrow(scores / heat.masked_fill(greedy, 1.0), self.sampling, top_k)
             return torch.where(greedy, scores, narrowed), greedy
         if self.sampling.temperature == 0:
             return scores, True
-        return _narrow(scores / self.sampling.temperature, self.sampling), False
+        return _narrow(scores / self.sampling.temperature, self.sampling, top_k), False
 
 
 def read(tokens: Tensor, logprobs: Tensor, entropies: Tensor) -> tuple[list[int], np.ndarray, np.ndarray]:
@@ -148,10 +151,14 @@ def _penalise(scores: Tensor, history: Tensor, penalty: float) -> Tensor:
     return scores.scatter(1, history, torch.where(seen < 0, seen * penalty, seen / penalty))
 
 
-def _narrow(scores: Tensor, sampling: Sampling) -> Tensor:
-    """Applies top_k, top_p and min_p, in this order; dropped tokens get -inf."""
-    if 0 < sampling.top_k < scores.shape[1]:
-        scores = scores.masked_fill(scores < scores.topk(sampling.top_k).values[:, -1:], float("-inf"))
+def _narrow(scores: Tensor, sampling: Sampling, top_k: int | Sequence[int]) -> Tensor:
+    """Applies top_k (of all rows, or of each row), top_p and min_p, in this order; dropped tokens get -inf."""
+    kept = (top_k,) if isinstance(top_k, int) else tuple(top_k)
+    kept = tuple(min(k, scores.shape[1]) or scores.shape[1] for k in kept)
+    if min(kept) < scores.shape[1]:
+        last = upload_once(kept, scores.device).long()[:, None] - 1
+        least = scores.topk(max(kept)).values.gather(1, last.expand(len(scores), 1))
+        scores = scores.masked_fill(scores < least, float("-inf"))
     if sampling.top_p < 1:
         probs, order = scores.softmax(-1).sort(descending=True)
         dropped = probs.cumsum(-1) - probs >= sampling.top_p

@@ -20,7 +20,7 @@ class Segment:
         stop: a continuation ends with the first token after which its own decoded text contains this, or one of these;
             None: only the end of sequence or the limit ends it.
         goes_on: whether a continuation of these token ids goes on though a stop string came; None: it never does.
-        temperature: of these continuations; None: the engine's.
+        temperature, top_k: of these continuations, see `Sampling`; None: the engine's.
         distinct: the first tokens of the continuations all differ (drawn without replacement), while the distribution
             has as many tokens.
         group: the tree of the forest the nodes found or join; None: their parent's, and below the prompt one each.
@@ -32,6 +32,7 @@ class Segment:
     stop: str | tuple[str, ...] | None = None
     goes_on: Callable[[list[int]], bool] | None = None
     temperature: float | None = None
+    top_k: int | None = None
     distinct: bool = False
     group: int | None = None
 

@@ -167,6 +167,21 @@ def test_each_row_has_its_temperature():
     torch.testing.assert_close(logprobs[1], logits[1].log_softmax(-1).max())
 
 
+@pytest.mark.parametrize("heat", [None, [0.5, 0.0, 2.0, 1.0]])
+def test_each_row_has_its_top_k(heat):
+    logits, kept = torch.randn(4, 50), [7, 3, 0, 99]
+    drawn = Sampler(Sampling(top_k=2))
+    for _ in range(5):
+        tokens, logprobs, entropies = drawn(logits, temperature=heat, top_k=kept)
+        for row, k in enumerate(kept):
+            temperature = 1.0 if heat is None else heat[row]
+            sampling = Sampling(temperature=temperature, top_k=0 if temperature == 0 else k)
+            _, _, wanted = Sampler(sampling)(logits[row : row + 1])
+            torch.testing.assert_close(entropies[row : row + 1], wanted)
+            assert (logits[row] > logits[row, tokens[row]]).sum() < (k or 50)
+    assert logprobs.isfinite().all()
+
+
 def test_the_host_reads_what_was_drawn_exactly():
     tokens, logprobs, entropies = Sampler(Sampling())(torch.randn(64, 200_000))
     ids, read_logprobs, read_entropies = read(tokens, logprobs, entropies)

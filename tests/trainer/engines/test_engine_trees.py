@@ -180,9 +180,9 @@ def test_a_stop_that_a_split_cuts_in_two_still_ends_the_node(tiny_text):
     class Writing:
         sampling = sampler.sampling
 
-        def __call__(self, logits, *others):
-            tokens, logprobs, entropies = sampler(logits, *others)
-            token = next(written, None) if len(logits) == 1 and not others[2] else None
+        def __call__(self, logits, history, distinct, **own):
+            tokens, logprobs, entropies = sampler(logits, history, distinct=distinct, **own)
+            token = next(written, None) if len(logits) == 1 and not distinct else None
             return (tokens if token is None else tokens * 0 + token), logprobs, entropies
 
     grower.sampler = Writing()
@@ -224,6 +224,22 @@ def test_temperatures_side_by_side(tiny_text):
     assert len(kinds["segment"]) == 2 and kinds["segment"][0] == kinds["segment"][1]
     assert kinds["step"][0] != kinds["step"][1]
     assert_dense(tiny_text, prompt, tree, temperature=lambda node: heat[node.kind] or 1.0)
+
+
+def test_top_k_side_by_side(tiny_text):
+    """With the single most likely token the continuations of a node are all alike; its siblings' are not."""
+    kept = {"thought": None, "answer": 1, "step": None}
+
+    def following(tree, node, ended):
+        kinds = ["answer", "step"]
+        return None if node >= 2 else Segment(kinds[node], 3, 10, top_k=kept[kinds[node]])
+
+    (tree,) = grow(engine(tiny_text), [encode(tiny_text[0], "abc")], Scripted(Segment("thought", 2, 8), following))
+    kinds = {}
+    for node in tree.nodes:
+        kinds.setdefault(node.kind, []).append(tuple(node.token_ids))
+    assert len(set(kinds["answer"])) == 1 and len(set(kinds["step"])) == 3
+    assert {value for node in tree.nodes if node.kind == "answer" for value in node.logprobs} == {0.0}
 
 
 def test_several_stops(tiny_text):

@@ -23,9 +23,16 @@ _checked: dict[tuple, Any] = {}  # (task, settings) -> an environment that was s
 
 def shape_of(args) -> TreeShape:
     """The shape of a training rollout, from the fields of config/methods/tree_grpo.py."""
-    code = args.fork_choice == "code"
-    sizes = (args.tree_num, args.expand_num, args.expand_rounds)
-    return TreeShape(*sizes, root=args.expand_root, with_replacement=code, temperature=args.branch_temperature)
+    return TreeShape(
+        args.tree_num,
+        args.expand_num,
+        args.expand_rounds,
+        root=args.expand_root,
+        with_replacement=args.fork_choice == "code",
+        per_node=args.branches_per_node,
+        temperature=args.branch_temperature,
+        top_k=args.branch_top_k,
+    )
 
 
 def agent_policy(

@@ -1,8 +1,8 @@
-"""Tree-GRPO's rollout (arXiv 2509.21240): M agent chains, then L rounds of N branches per tree, after whole steps.
+"""Tree-GRPO's rollout (arXiv 2509.21240): M agent chains, then L rounds of branches after N steps per tree.
 
 A step is one turn of the model and its observation. A branch starts after a step that is not a leaf, drawn from torch's
-default generator, and runs to its end. A tree without such a step (its chain answered at once) gets new chains instead,
-so every prompt has M * (L * N + 1) leaves.
+default generator, and runs to its end; B branches start after each such step (one in the paper). A tree without such a
+step (its chain answered at once) gets new chains instead, so every prompt has M * (L * N * B + 1) leaves.
 """
 
 from __future__ import annotations
@@ -29,18 +29,31 @@ _logged: set[str] = set()  # kinds of failure that this process has logged
 
 @dataclass(frozen=True)
 class TreeShape:
-    """Numbers of trees, branches and rounds, and where branches may start (see config/methods/tree_grpo.py)."""
+    """Numbers of trees, branching nodes and rounds, and where branches start (see config/methods/tree_grpo.py).
+
+    Attributes:
+        branches: nodes per tree and round that branch (N).
+        per_node: branches at each of them (B).
+        temperature, top_k: of branches; None: as the rest of the tree.
+    """
 
     trees: int
     branches: int = 0
     rounds: int = 0
     root: bool = False
     with_replacement: bool = False
+    per_node: int = 1
     temperature: float | None = None
+    top_k: int | None = None
 
     @property
     def leaves(self) -> int:
-        return self.trees * (self.rounds * self.branches + 1)
+        return self.trees * (self.rounds * self.branches * self.per_node + 1)
+
+    @property
+    def of_branches(self) -> dict:
+        """The sampling of branches, as arguments of a `Segment`."""
+        return {"temperature": self.temperature, "top_k": self.top_k}
 
 
 @dataclass(frozen=True)
@@ -90,7 +103,7 @@ class AgentStepPolicy(Policy):
         used = len(tree.tokens(node_index))
         if node.kind == "observation":
             ended_here = node.extra.error is not None or node.status != "ok"
-            return None if ended_here else self._segment(used, temperature=self._temperature(tree, node_index))
+            return None if ended_here else self._segment(used, **self._sampling(tree, node_index))
         text = self.tokenizer.decode(node.token_ids, skip_special_tokens=False)
         turn = node.extra = self.form.read(text, ended)
         turns = sum(tree.nodes[i].kind == "observation" for i in tree.path(node_index))
@@ -113,8 +126,8 @@ class AgentStepPolicy(Policy):
         for group in range(self.shape.trees):
             for node in self._chosen(tree, group):
                 used = 0 if node == PROMPT else len(tree.tokens(node))
-                segment = self._segment(used, group=group, temperature=self.shape.temperature)
-                branches.append(Branch(node, segment))
+                segment = self._segment(used, group=group, **self.shape.of_branches)
+                branches += [Branch(node, segment)] * self.shape.per_node
         return branches
 
     def metrics(self, trees: list[Tree]) -> dict[str, tuple[float, float]]:
@@ -124,23 +137,23 @@ class AgentStepPolicy(Policy):
         """Columns of a prediction: turns, tool_calls, invalid_turns, tool_error (its kind, or None)."""
         return leaf_report(tree, leaf)
 
-    def _segment(self, used: int, count: int = 1, group: int | None = None, temperature=None) -> Segment:
+    def _segment(self, used: int, count: int = 1, group: int | None = None, **sampling) -> Segment:
         length = min(self.limits.turn_length, self.limits.length - used)
         goes_on = self._in_thought if self.form.stops else None
-        return Segment("step", count, length, self.form.stops or None, goes_on, temperature, group=group)
+        return Segment("step", count, length, self.form.stops or None, goes_on, group=group, **sampling)
 
     def _in_thought(self, token_ids: list[int]) -> bool:
         return self.form.in_thought(self.tokenizer.decode(token_ids, skip_special_tokens=False))
 
-    def _temperature(self, tree: Tree, node_index: int) -> float | None:
-        """The branch temperature below a branch, that is below a step that is not the first child (or first chain)."""
-        if self.shape.temperature is None:
-            return None
+    def _sampling(self, tree: Tree, node_index: int) -> dict:
+        """The sampling of a turn: that of branches below a step that is not the first child (or not a first chain)."""
+        if self.shape.temperature is None and self.shape.top_k is None:
+            return {}
         for i in tree.path(node_index):
             before = [j for j in range(i) if tree.nodes[j].parent == tree.nodes[i].parent]
             if len(before) >= (self.shape.trees if tree.nodes[i].parent == PROMPT else 1):
-                return self.shape.temperature
-        return None
+                return self.shape.of_branches
+        return {}
 
     def _chosen(self, tree: Tree, group: int) -> list[int]:
         """N nodes of one tree to branch after; `PROMPT` for a new chain."""

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from agent_cases import Counter, Echo, ForkingCounter, ScriptedAgent, policy_of, task_of, turns
 
+from trainer.advantages.intra_inter import intra_inter
 from trainer.tree import PROMPT
 
 SEARCH, ANSWER = "<think>t</think><search>q</search>", "<think>t</think><answer>x</answer>"
@@ -37,6 +39,28 @@ def test_every_prompt_has_the_leaves_the_formula_says(tiny_text, shape):
         assert len(leaves) == policy.leaves
         groups = [tree.nodes[leaf].group for leaf in leaves]
         assert sorted(groups) == sorted(list(range(trees)) * (rounds * branches + 1))
+
+
+@pytest.mark.parametrize("shape", [(2, 2, 1, 2), (1, 1, 2, 3), (3, 2, 1, 1)])
+def test_a_chosen_node_may_get_several_branches(tiny_text, shape):
+    trees, nodes, rounds, each = shape
+    sizes = {"tree_num": trees, "expand_num": nodes, "expand_rounds": rounds, "branches_per_node": each}
+    policy = policy_of(Echo, tiny_text, max_turns=3, **sizes)
+    (tree,), _ = grow(policy, tiny_text, turns(SEARCH, SEARCH, ANSWER))
+    assert policy.leaves == len(tree.leaves()) == trees * (rounds * nodes * each + 1)
+
+
+def test_the_tree_of_two_branches_at_one_node(tiny_text):
+    """M, N, L, B = 1, 1, 1, 2 on a chain of one search: it can branch after its observation alone."""
+    policy = policy_of(Echo, tiny_text, tree_num=1, expand_num=1, expand_rounds=1, branches_per_node=2)
+    (tree,), _ = grow(policy, tiny_text, turns(SEARCH, ANSWER))
+    expected = [("step", -1), ("observation", 0), ("step", 1), ("step", 1), ("step", 1)]
+    assert [(node.kind, node.parent) for node in tree.nodes] == expected
+    assert (tree.leaves(), policy.leaves) == ([2, 3, 4], 3)
+    rewards, groups = np.array([1.0, 0.0, 0.0]), np.zeros(3, dtype=int)
+    std = 3**-0.5  # of 1, 0, 0 about their mean 1/3
+    one = np.array([2, -1, -1]) / 3 / (std + 1e-4)
+    assert intra_inter(rewards, groups, groups) == pytest.approx(2 * one)  # its tree is its prompt's only one
 
 
 def test_a_completion_reads_as_the_turns_and_their_observations(tiny_text):
@@ -157,6 +181,14 @@ def test_branches_may_have_a_temperature_of_their_own(tiny_text):
     chains = 1 + 2 * 2  # the first turns in one segment, then two turns of each of two chains
     assert [segment.temperature for segment in engine.segments[:chains]] == [None] * chains
     assert {segment.temperature for segment in engine.segments[chains:]} == {1.5}
+
+
+def test_branches_may_draw_among_the_most_likely_tokens(tiny_text):
+    policy = policy_of(Echo, tiny_text, tree_num=2, expand_num=1, branches_per_node=2, branch_top_k=5)
+    _, engine = grow(policy, tiny_text, turns(SEARCH, SEARCH, ANSWER))
+    chains = 1 + 2 * 2
+    assert [(segment.temperature, segment.top_k) for segment in engine.segments[:chains]] == [(None, None)] * chains
+    assert {(segment.temperature, segment.top_k) for segment in engine.segments[chains:]} == {(None, 5)}
 
 
 def test_state_is_forked_or_replayed_and_siblings_do_not_touch_each_other(tiny_text):
