@@ -1,4 +1,4 @@
-"""What GRPOMATrainer cannot be given, said before TRL takes it, and what TRL leaves undone."""
+"""Checks of GRPOMATrainer's arguments that TRL does not make, and the part of the reference that TRL does not copy."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ OURS = {
 
 
 def check_arguments(train_dataset, keywords: dict) -> None:
-    """Raises UserError for a dataset without our columns and for TRL's arguments that would undo the trees."""
+    """Raises UserError for a dataset without our columns, and for arguments of TRL that do not work with trees."""
     missing = {"prompt", "record"} - set(train_dataset.column_names)
     if missing:
         raise UserError(
@@ -25,7 +25,7 @@ def check_arguments(train_dataset, keywords: dict) -> None:
 
 
 def check_thought_end(tasks: dict, thought_end: str) -> None:
-    """Raises UserError for tasks that score other thought tags than the policy samples."""
+    """Raises UserError for tasks that expect other thought tags than the policy samples."""
     other = next((task.thought_end for task in tasks.values() if task.thought_end != thought_end), None)
     if other is not None:
         raise UserError(
@@ -35,9 +35,9 @@ def check_thought_end(tasks: dict, thought_end: str) -> None:
 
 
 def complete_reference(model) -> None:
-    """Copies those weights of an adapter on an embedding into its frozen reference that TRL passes over.
+    """Copies the LoRA weights of embeddings, which TRL overlooks, to the adapter's frozen reference.
 
-    TRL copies the parameters with `.default.` in their name, and an embedding's LoRA parameters end in `.default`.
+    TRL copies parameters with `.default.` in their name, but those of an embedding end in `.default`.
     """
     if "ref" in getattr(model, "peft_config", {}):
         for name, weight in model.named_parameters():

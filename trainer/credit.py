@@ -1,6 +1,6 @@
-"""From the rewards of rows to what the loss reads: groups, one advantage per row or per token, masks and weights.
+"""From the rewards of rows to the inputs of the loss: groups, advantages per row or per token, masks and weights.
 
-Everything here is a function of values: the trainer gathers over processes and hands the results on.
+Only functions without state; the trainer gathers over processes and passes the results on.
 """
 
 # B rows of a process, N rows of all processes, T completion tokens
@@ -20,12 +20,12 @@ from trainer.rollout import Rollout
 
 
 def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) -> list[list[int]]:
-    """(B, 4) prompt id, group id, closed flag and number of sampled tokens of every row.
+    """(B, 4) prompt id, group id, closed flag and number of sampled tokens per row.
 
     Args:
         rank: of this process.
-        spanning: whether the processes grow trees of the same prompts, so that a prompt's rows span them.
-        largest_group: the largest `Node.group` of all processes.
+        spanning: whether all processes grow trees of the same prompts, so that a prompt's rows span them.
+        largest_group: the largest `Node.group` over all processes.
     """
     trees = len(rollout.trees)
     first = 0 if spanning else rank * trees
@@ -44,10 +44,10 @@ def all_rows(generation: Generation, processes: Processes, spanning: bool, weigh
     """Rewards and groups of the N rows of all processes.
 
     Args:
-        generation: its rollout and its rewards are read.
+        generation: provides the rollout and its rewards.
         spanning: as in `row_keys`.
         weights: (functions,) weight of each reward function.
-        judges: (functions,) whether it is a task's own reward, see `row_totals`.
+        judges: (functions,) whether each is a task's own reward, see `row_totals`.
     """
     rollout = generation.rollout
     if spanning and processes.count > 1:
@@ -63,16 +63,16 @@ def all_rows(generation: Generation, processes: Processes, spanning: bool, weigh
 def loss_inputs(
     output: dict, generation: Generation, credit: Credit, rewards: np.ndarray, method: Method, args, eos_ids
 ) -> dict:
-    """What the loss reads beside TRL's own output of a generation.
+    """The inputs of the loss besides TRL's own output of a generation.
 
     Args:
-        output: what TRL's `_generate_and_score_completions` returned, for B rows.
+        output: the result of TRL's `_generate_and_score_completions` for B rows.
         generation: of these rows.
         credit: of the B rows.
-        rewards: (B,) the rewards of the rows, NaN where they abstain.
+        rewards: (B,) one reward per row, NaN for rows that abstain.
         method: of the run.
         args: the GRPOConfig.
-        eos_ids: tokens that end a completion; one that ends with another was cut off.
+        eos_ids: tokens that end a completion; one that ends with any other token was truncated.
 
     Returns:
         row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) with
@@ -99,10 +99,10 @@ def loss_inputs(
         is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in range(rows)]
         mask, thought = by_token(is_thought, torch.long), by_row(credit.thought)
         inputs |= {"thought_mask": mask, "thought_advantages": thought, "answer_advantages": advantages}
-        if several:  # with M = 1 both are the leaf's: stock GRPO, bit for bit
+        if several:  # with M = 1 both are the leaf's: identical to stock GRPO, bit for bit
             advantages = torch.where(mask.bool(), thought[:, None], advantages[:, None])
     if method.node_values is not None:
-        known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf that abstains is not a leaf worth 0
+        known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # abstaining differs from an advantage of 0
         advantages = by_token(token_values(rollout, known, lambda *found: method.node_values(*found, args)))
     if args.shared_token_weight == "once":
         mask = inputs.get("tool_mask", output["tool_mask"])

@@ -17,30 +17,30 @@ from trainer.rollout import Rollout
 
 
 class Phase(Enum):
-    """What is being done with a generation."""
+    """The stage of processing of a generation."""
 
-    GROWING = "growing"  # its trees are sampled
+    GROWING = "growing"  # its trees are being sampled
     SCORING = "scoring"  # its rewards, and the log-probs of the old policy and the reference
-    TRAINING = "training"  # its micro-batches are trained on
+    TRAINING = "training"  # on its micro-batches
 
 
 @dataclass
 class Generation:
-    """Everything the trainer knows of the rollouts it trains on; the next generation replaces it as a whole.
+    """Everything the trainer knows about the rollouts it trains on; the next generation replaces it as a whole.
 
     Attributes:
-        rows: (B,) the dataset rows as TRL handed them over, `policy.leaves` equal ones per prompt.
+        rows: (B,) the dataset rows as TRL passed them, `policy.leaves` equal ones per prompt.
         records: (P,) the parsed record of each prompt.
-        policy: grew the trees.
+        policy: the policy that grows the trees.
         split: whether thoughts and answers are two terms of the objective in every pass over this generation.
-        phase: what is being done with it.
-        rollout: the trees as rows; None while they grow.
+        phase: the current stage.
+        rollout: the trees as rows; None while growing.
         partition: the rows of each micro-batch.
         rewards: (N, functions) rewards of all processes, NaN where a function abstains.
-        at_hand: the rows of the forward pass at hand; None while the trees grow.
-        forward: what that pass computed, so that the parts of an objective share it; None before it, and while scoring.
-        policy_gap: (sum, count) of |log-prob of the policy - log-prob sampled from| over the tokens trained on so far.
-        former_gap: the same of the generation before, which is logged with this one.
+        at_hand: the rows of the current forward pass; None while growing.
+        forward: the results of that pass, shared by the parts of the objective; None before it, and while scoring.
+        policy_gap: (sum, count) of |log-prob under the policy - log-prob when sampled| over the tokens trained so far.
+        former_gap: `policy_gap` of the previous generation, which is logged with this one.
     """
 
     rows: list[dict]
@@ -64,7 +64,7 @@ class Generation:
 
     @contextmanager
     def training_on(self, rows: list[int]):
-        """The block in which one micro-batch has its loss; what its forward pass computed is forgotten behind it."""
+        """Context of the loss of one micro-batch; the results of its forward pass are dropped afterwards."""
         self.phase, self.at_hand, self.forward = Phase.TRAINING, rows, None
         try:
             yield
@@ -72,7 +72,7 @@ class Generation:
             self.forward = None
 
     def sampled(self, rows: list[int], width: int, device) -> torch.Tensor:
-        """(rows, T) whether a completion token was sampled, False on observations and padding; T = `width`."""
+        """(rows, T) whether each completion token was sampled; False for observations and padding; T = `width`."""
         flags = [self.rollout.per_token(row, lambda node: node.sampled) for row in rows]
         return torch.tensor([found + [False] * (width - len(found)) for found in flags], device=device)
 
@@ -80,7 +80,7 @@ class Generation:
         self.policy_gap = (self.policy_gap[0] + gap[0], self.policy_gap[1] + gap[1])
 
     def record_names(self) -> str:
-        """Ids of the records in the pass at hand, the first five of them."""
+        """Ids of the records in the current pass, at most five."""
         rows = self.at_hand or range(len(self.rollout.row_tree))
         found = list(dict.fromkeys(self.rollout.trees[self.rollout.row_tree[row]].prompt_id for row in rows))
         return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")

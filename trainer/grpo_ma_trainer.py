@@ -1,9 +1,9 @@
 """GRPOMATrainer: TRL's GRPOTrainer on rollout trees.
 
-What happens in one generation, top to bottom: the sampler hands every process whole trees; `_grow` grows them with the
-forking engine; TRL pads the rows and asks the rewards; `_add_credit` turns the rewards of leaves into advantages
-(`trainer/credit.py`); `_prepare_inputs` deals whole trees out to micro-batches; `_compute_loss` is TRL's loss, called
-once per part of the objective on one forward pass (`trainer/objective.py`). Between these steps everything known of a
+The steps of one generation: the sampler gives every process the prompts of whole trees; `_grow` grows the trees with
+the forking engine; TRL pads the rows and calls the rewards; `_add_credit` turns the rewards of leaves into advantages
+(`trainer/credit.py`); `_prepare_inputs` distributes whole trees over micro-batches; `_compute_loss` calls TRL's loss
+once per part of the objective, on one forward pass (`trainer/objective.py`). Between these steps, all state of a
 generation is one value, `generation` (`trainer/generation.py`).
 """
 
@@ -63,30 +63,30 @@ logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 
 
 class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
-    """GRPO on rollout trees, grown and credited by the method that `args` names (`trainer/methods.py`).
+    """GRPO on rollout trees; `args` names the method, which defines rollouts and credit (`trainer/methods.py`).
 
     Args:
         model: the policy, an instance (see `model.loading.load_policy`).
         reward_funcs: TRL reward callables; `task.rewards.router.task_rewards` routes to the tasks' own. Each is called
-            with prompts and completions as plain texts, `record` (JSON string), `image_sizes` and `processed_sizes`.
+            with prompts and completions as plain text, `record` (JSON string), `image_sizes` and `processed_sizes`.
         args: `config.grpo_config.GRPOConfig`.
         train_dataset: rows with the string columns `prompt` and `record` (`dataset.dataset_grpo.build_dataset`).
-        eval_dataset: rows of the same form; evaluated greedily, one completion each, with the tasks' own metrics.
-        processing_class: the processor (or tokenizer) the module encodes with.
-        module: the model family's `VLMModule`; found from the model's config if not given.
+        eval_dataset: rows of the same form; evaluated with one greedy completion each and the tasks' own metrics.
+        processing_class: the processor (or tokenizer) with which the module encodes.
+        module: the model family's `VLMModule`; by default chosen by the model's config.
         tasks: task_type -> Task, for evaluation and for the environments of agents.
         **kwargs: passed to `trl.GRPOTrainer` (peft_config, callbacks, optimizers, ...).
 
     Attributes:
         generation: the `Generation` being grown, scored or trained on; None before the first.
         method: the `Method` of the run.
-        memory: what a method keeps from generation to generation (JSON), see `trainer.methods.Batch`.
+        memory: state that a method keeps between generations (JSON), see `trainer.methods.Batch`.
         processes: the collectives of the run.
         forward: the log-prob pass over rows.
-        encoder: makes the prompts.
+        encoder: encodes the prompts.
 
     Raises:
-        UserError: data or settings that cannot work, one sentence each.
+        UserError: invalid data or settings, one sentence each.
     """
 
     _tag_names = ["trl", "grpo", "grpo-ma"]
@@ -169,7 +169,9 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
         )
         if sampler.unused and self.accelerator.is_main_process:
-            print(f"{sampler.unused} of {sampler.num_prompts} prompts are left over in each epoch, others in the next")
+            print(
+                f"{sampler.unused} of {sampler.num_prompts} prompts are unused in each epoch, different ones each time"
+            )
         return sampler
 
     def _generate_and_score_completions(self, inputs):
@@ -201,7 +203,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return self._add_credit(output)
 
     def _grow(self, prompts, trainer) -> dict[str, list]:
-        """TRL's `rollout_func`: grows one tree for each run of `policy.leaves` equal rows."""
+        """TRL's `rollout_func`: grows one tree per group of `policy.leaves` equal rows."""
         generation, args = self.generation, self.args
         policy, leaves = generation.policy, generation.policy.leaves
         assert len(prompts) == len(generation.rows)
@@ -228,11 +230,11 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return prompt_ids, completion_ids, mask, texts, *rest
 
     def _generating(self, temperature: float):
-        """The context in which the engine samples; 0 is greedy."""
+        """The context in which the engine samples; temperature 0 is greedy."""
         return generating(self, temperature)
 
     def _prefetch(self) -> None:
-        """Has the prompts of the next generation read while this one trains; the sampler's order is known."""
+        """Starts loading the prompts of the next generation, which the sampler already knows, while this one trains."""
         window = self.args.window
         following = self.state.global_step // window + 1
         if following * window < self.state.max_steps:
@@ -242,7 +244,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         infinite = torch.isinf(rewards)
-        # What rewards logged, over all processes and values; TRL would average the means of the processes.
+        # The mean of what rewards logged over all values of all processes; TRL would average the processes' means.
         sums = {name: (sum(values), len(values)) for name, values in self._pending_metrics.items()}
         self._pending_metrics.clear()
         self.record_metrics(self.processes.quotients(sums) | {"rewards/non_finite": infinite.sum().item()})
@@ -295,7 +297,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             return super()._prepare_inputs(generation_batch)
         args = self.args
         generate_every = args.steps_per_generation * self.num_iterations
-        if self._buffered_inputs is None:  # a run may go on from the last step of a shorter one, in mid-generation
+        if self._buffered_inputs is None:  # a run may resume mid-generation, from the last step of a shorter run
             self._step = self.state.global_step * args.gradient_accumulation_steps % generate_every
         if self._step % generate_every == 0 or self._buffered_inputs is None:
             self._buffered_inputs = self._micro_batches(self._generate_and_score_completions(generation_batch))
@@ -306,7 +308,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return micro_batches(output, self.generation.partition, accumulation, self.processes.sums)
 
     def _compute_loss(self, model, inputs):
-        """TRL's loss, or the sum of TRL's losses of the two parts, on one forward pass; 0 where it is not finite."""
+        """TRL's loss, or its sum over the two parts, on one forward pass; 0 if a non-finite loss is skipped."""
         trl_loss, varies = super()._compute_loss, varies_within_rows(inputs, self.args.shared_token_weight)
         with self.generation.training_on(inputs["row_ids"].tolist()):
             if self.generation.split:
@@ -328,16 +330,16 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return loss
 
     def _row_logps(self, model, inputs) -> torch.Tensor:
-        """(B, T) log-probs of the micro-batch by the one forward pass that its loss will use."""
+        """(B, T) log-probs of the micro-batch, from the forward pass that its loss will use too."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
         return self._get_per_token_logps_and_entropies(model, ids, mask, width, compute_entropy=True)[0]
 
     def _note_policy_gap(self, inputs) -> None:
-        """The distance of policy and sampler on a micro-batch of a generation's first optimiser step.
+        """Records the gap between policy and sampler on micro-batches of a generation's first optimiser step.
 
-        Later passes are of a policy that has moved on.
+        In later passes the policy has already been updated.
         """
         if self._step % (self.args.steps_per_generation * self.num_iterations) < self.args.gradient_accumulation_steps:
             logps, mask = self.generation.forward[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
@@ -348,15 +350,15 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     ):
         """TRL's log-prob pass on our rows: (B, T) log-probs, (B, T) entropies or None, and None (no router loss).
 
-        In training the micro-batch at hand, computed once for all parts of its objective; else the generation as a
-        whole, for the old and the reference log-probs, micro-batch by micro-batch.
+        In training, the current micro-batch, computed once for all parts of its objective; otherwise, for the old and
+        the reference log-probs, the whole generation, one micro-batch after the other.
         """
         generation, training = self.generation, self.generation.phase is Phase.TRAINING
         if generation.forward is not None:
             return generation.forward
         passes = [generation.at_hand] if training else generation.partition
         back = torch.tensor([row for rows in passes for row in rows], device=input_ids.device).argsort()
-        assert len(back) == input_ids.size(0), f"{len(back)} rows are at hand, {input_ids.size(0)} were asked for"
+        assert len(back) == input_ids.size(0), f"{len(back)} rows in the passes, but {input_ids.size(0)} in the inputs"
         bare, parts = self.accelerator.unwrap_model(model), []
         for rows in passes:
             generation.at_hand, here = rows, slice(None) if training else rows
@@ -373,7 +375,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return result
 
     def record_metrics(self, metrics: dict[str, float]) -> None:
-        """Adds values to the training metrics; `log` pools all that were added since it was last called."""
+        """Adds values to the training metrics; `log` pools all values added since the last call."""
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
 
@@ -382,17 +384,17 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         super().log(logs, start_time)
 
     def evaluate(self, eval_dataset=None, ignore_keys=None, metric_key_prefix="eval"):
-        """Greedy completions of the evaluation rows, scored by each task's own metrics: what scripts/eval/eval.py does.
+        """Evaluates greedy completions with each task's own metrics, as scripts/eval/eval.py does.
 
-        Every process takes every n-th row; metrics are over all rows, each once.
+        Each of n processes takes every n-th row; metrics are over all rows, each counted once.
         """
         dataset = self.eval_dataset if eval_dataset is None else eval_dataset
         if dataset is None:
-            raise UserError("an evaluation was asked for (eval_on_start), but there is no eval_dataset: give one")
+            raise UserError("an evaluation was requested (eval_on_start), but there is no eval_dataset: give one")
         length, settings = self.args.max_completion_length, parse_environment_args(self.args.environment_args)
         agents = policies_of_evaluation(self.args, settings, self.tasks, self._tokenizer, self.module, length=length)
         found = evaluate_rows(self, dataset, agents if self.method.acts else None)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in found.items()}
-        super(GRPOTrainer, self).log(dict(metrics))  # TRL's own would empty the training metrics into this entry
+        super(GRPOTrainer, self).log(dict(metrics))  # TRL's log would flush the training metrics into this entry
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics

@@ -1,4 +1,4 @@
-"""The methods: each a branching policy and an advantage estimator, named in one table."""
+"""The table of methods; each is a branching policy plus an advantage estimator."""
 
 # N rows (leaves) of all processes
 
@@ -27,15 +27,15 @@ from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 @dataclass(frozen=True)
 class Batch:
-    """What a policy can be made from.
+    """The inputs from which a policy is created.
 
     Attributes:
         args: the GRPOConfig.
-        records: the parsed record of each prompt that will be grown; `record["id"]` is its tree's `prompt_id`.
+        records: the parsed record of each prompt to roll out; `record["id"]` is its tree's `prompt_id`.
         tasks: task_type -> Task.
         tokenizer, module: of the model.
-        warming_up: whether the generation warms up (`Method.warm_up_leaves`).
-        memory: kept from batch to batch and saved with checkpoints; holds what JSON can.
+        warming_up: whether the generation is part of the warm-up (`Method.warm_up_leaves`).
+        memory: kept between batches and saved with checkpoints (JSON values).
     """
 
     args: Any
@@ -68,7 +68,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Credit:
-    """Advantages of N rows: `leaf` is the row's own (the answer's in grpo_ma), `thought` None for methods without."""
+    """Advantages of N rows: `leaf` of the row itself (in grpo_ma, its answer), `thought` None for methods without."""
 
     leaf: np.ndarray
     thought: np.ndarray | None = None
@@ -77,18 +77,18 @@ class Credit:
 
 @dataclass(frozen=True)
 class Method:
-    """How a method grows its trees and credits them, and what it needs of the trainer.
+    """How a method grows its trees and assigns credit, and what it needs from the trainer.
 
     Attributes:
-        policy: where the rollouts of a batch fork.
-        credit: (rows, args) -> Credit; computed by every process over the rows of all.
+        policy: batch -> the policy that decides where its rollouts branch.
+        credit: (rows, args) -> Credit; every process computes it over the rows of all processes.
         node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage per node, for methods
-            that give inner nodes values of their own; None: all tokens of a row carry the row's.
+            whose inner nodes have their own advantages; None: all tokens of a row have the row's.
         splits: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
-        warm_up_leaves: (args, optimiser step) -> leaves per prompt of a generation that warms up, None for all others.
-        acts: completions act in environments (tasks with `make_environment`), in training and in evaluation.
-        ends_with_eos: a finished completion ends with an end-of-sequence token; False: with the tag of its answer, so
-            that TRL's metrics of terminated completions do not apply.
+        warm_up_leaves: (args, optimiser step) -> leaves per prompt during the warm-up, None after it.
+        acts: whether completions act in environments (tasks with `make_environment`), in training and evaluation.
+        ends_with_eos: whether a finished completion ends with an end-of-sequence token; if False, it ends with the tag
+            of its answer, and TRL's metrics of terminated completions do not apply.
     """
 
     policy: Callable[[Batch], Policy]

@@ -1,4 +1,4 @@
-"""The inputs of TRL's loss for a micro-batch of tree rows: whole trees, the parts of the objective, sequence ratios."""
+"""Inputs of TRL's loss for micro-batches of tree rows: whole trees, the parts of the objective, sequence ratios."""
 
 # B rows of a process, T completion tokens, S micro-batches of a generation
 
@@ -20,15 +20,15 @@ def micro_batches(output: dict, partition: list[list[int]], accumulation: int, s
         output: the tensors of a generation.
         partition: the rows of each micro-batch.
         accumulation: micro-batches per optimiser step.
-        sums: adds a tensor over all processes.
+        sums: sums a tensor over all processes.
 
-    A micro-batch has `num_items_in_batch` as TRL reads it, for a split objective `thought_items`, `answer_items`, and
-    `token_counts`: its own trained tokens over all processes (all, of thoughts, of answers).
+    Each micro-batch has `num_items_in_batch` as TRL reads it, for a split objective also `thought_items` and
+    `answer_items`, and `token_counts`: its trained tokens over all processes (all, in thoughts, in answers).
     """
     steps, batches = len(partition), [take_rows(output, rows) for rows in partition]
     counts = sums(torch.stack([token_counts(batch) for batch in batches]))
     for start in range(0, steps, accumulation):
-        # TRL divides by num_items_in_batch * accumulation / steps: it means a whole generation
+        # TRL divides by num_items_in_batch * accumulation / steps: it counts a whole generation
         items = counts[start : start + accumulation].sum(dim=0) * steps / accumulation
         for batch in batches[start : start + accumulation]:
             batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = items
@@ -38,7 +38,7 @@ def micro_batches(output: dict, partition: list[list[int]], accumulation: int, s
 
 
 def part_inputs(inputs: dict, part: str) -> dict:
-    """The inputs of TRL's loss over the tokens of one of `PARTS`, with its advantages and its own token count."""
+    """The inputs of TRL's loss over the tokens of one of `PARTS`, with its own advantages and token count."""
     mask = inputs["thought_mask"] if part == "thought" else 1 - inputs["thought_mask"]
     return {
         **inputs,
@@ -54,11 +54,11 @@ def varies_within_rows(inputs: dict, shared_token_weight: str) -> bool:
 
 
 def sequence_ratio_inputs(inputs: dict, logps: torch.Tensor) -> dict:
-    """Inputs with which TRL's token-level loss gives every token of a row the row's sequence ratio.
+    """Inputs with which TRL's token-level loss uses the row's sequence ratio for each of its tokens.
 
-    TRL's sequence level has one term per row and would average the advantages of its tokens. GSPO-token
-    (arXiv 2507.18071, Eq. 13): the ratio is sg[s_i] * pi / sg[pi]; its value is s_i, its gradient the token's own. Old
-    log-probs of sg[log pi] - log s_i make TRL's token ratio exactly that.
+    TRL's sequence level has one term per row and would average the advantages of its tokens. In GSPO-token (arXiv
+    2507.18071, Eq. 13) the ratio is sg[s_i] * pi / sg[pi]: its value is s_i, its gradient the token's own. With old
+    log-probs sg[log pi] - log s_i, TRL's token ratio is exactly this.
 
     Args:
         logps: (B, T) log-probs of the policy, detached.

@@ -1,4 +1,4 @@
-"""What all processes of a run must agree on: small collectives over numbers and names."""
+"""Small collectives over numbers and names, for what all processes of a run must agree on."""
 
 # N rows of all processes, B rows of this one
 
@@ -18,7 +18,7 @@ class Processes:
     """The processes of a run; every method but the properties is a collective that all of them must call.
 
     Attributes:
-        rank, count: of this process, and how many there are.
+        rank, count: the rank of this process, and the number of processes.
     """
 
     def __init__(self, accelerator: Accelerator):
@@ -26,15 +26,15 @@ class Processes:
         self.rank, self.count = accelerator.process_index, accelerator.num_processes
 
     def gather(self, numbers) -> np.ndarray:
-        """(N, ...) the whole numbers (B, ...) of every process, in the order of the ranks."""
+        """(N, ...) the integers (B, ...) of every process, in rank order."""
         return self._accelerator.gather(self._tensor(numbers)).cpu().numpy()
 
     def largest(self, number: int) -> int:
-        """The largest `number` of all processes."""
+        """The maximum of `number` over all processes."""
         return int(self.gather([number]).max())
 
     def objects(self, items: list) -> list:
-        """The items of every process, in the order of the ranks."""
+        """The items of every process, in rank order."""
         return gather_object(items)
 
     def sums(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -44,7 +44,7 @@ class Processes:
     def quotients(self, sums: dict[str, tuple[float, float]]) -> dict[str, Mean]:
         """sum / count over all processes under each name (NaN where the count is 0), in one collective.
 
-        A process may lack some of the names: what its rollouts report depends on what was sampled.
+        A process may lack some of the names: which metrics rollouts report depends on what was sampled.
         """
         totals: dict[str, list[float]] = {}
         for found in gather_object([sums]):

@@ -1,4 +1,4 @@
-"""Attributes that TRL reads, exchanged for the length of a call."""
+"""Temporarily replaces attributes that TRL reads."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def swapped(owner, **values):
-    """Inside the block `owner` has these attributes; afterwards the former ones, also after an error."""
+    """Sets these attributes of `owner` inside the block, and restores the former ones, also after an error."""
     former = {name: getattr(owner, name) for name in values}
     try:
         for name, value in values.items():

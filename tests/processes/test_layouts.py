@@ -56,5 +56,5 @@ def test_fsdp_on_a_cpu_is_a_sentence(tiny_text, tmp_path, monkeypatch):
     """accelerate would train with plain data parallelism and say nothing."""
     trainer = text_trainer(tiny_text, tmp_path)
     monkeypatch.setenv("ACCELERATE_USE_FSDP", "true")
-    with pytest.raises(ValueError, match=r"FSDP was asked for, but .* runs on cpu"):
+    with pytest.raises(ValueError, match=r"FSDP was requested, but .* runs on cpu"):
         trainer.train()

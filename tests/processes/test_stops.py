@@ -32,7 +32,7 @@ def test_sigterm_to_the_launcher_saves_and_ends_well_and_another_layout_is_told(
         time.sleep(0.2)
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 0, log.read_text()[-3000:]
-    assert "SIGTERM: this generation is trained to its end" in log.read_text()
+    assert "SIGTERM: a checkpoint will be saved after the last step of this generation" in log.read_text()
     assert "stopped by SIGTERM after step" in log.read_text() and "Traceback" not in log.read_text()
     checkpoint = checkpoint_to_resume("auto", str(output))
     layout = json.loads((output / checkpoint / "layout.json").read_text())

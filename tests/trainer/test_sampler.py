@@ -1,4 +1,4 @@
-"""The sampler hands every process whole trees, the same in a resumed run, and says what it leaves out."""
+"""The sampler gives every process whole trees, the same in a resumed run, and reports unused prompts."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""G independent completions of a prompt: plain GRPO, the baseline all other policies reduce to."""
+"""G independent completions per prompt: plain GRPO, to which all other policies reduce without branching."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from trainer.policies.segment import Segment
 
 
 class ChainPolicy(Policy):
-    """Samples `num_generations` completions of at most `max_tokens` tokens; nothing forks.
+    """Samples `num_generations` completions of at most `max_tokens` tokens, without forks.
 
     >>> ChainPolicy(num_generations=16, max_tokens=512).start().count
     16

@@ -1,4 +1,4 @@
-"""What a branching policy says to an engine: sample here, fetch an observation, branch off an earlier point."""
+"""A branching policy's instructions to an engine: sample, fetch an observation, branch off an earlier point, split."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from trainer.tree import KINDS
 
 @dataclass(frozen=True)
 class Segment:
-    """Sample `count` continuations, each of them one node.
+    """Sample `count` continuations, each of which becomes one node.
 
     Args:
         kind: kind of the new nodes, one of `trainer.tree.KINDS`.
         count: how many continuations to sample.
-        max_tokens: the most tokens each of them may have.
-        stop: a continuation ends with the first token after which its own decoded text contains this, or one of these;
-            None: only the end of sequence or the limit ends it.
-        goes_on: whether a continuation of these token ids goes on though a stop string came; None: it never does.
+        max_tokens: maximum tokens per continuation.
+        stop: stop string or strings; a continuation ends with the first token after which its decoded text contains one
+            of them. None: it ends only at the end of sequence or the limit.
+        goes_on: token ids -> whether a continuation goes on despite a stop string; None: it never does.
         temperature, top_k: of these continuations, see `Sampling`; None: the engine's.
-        distinct: the first tokens of the continuations all differ (drawn without replacement), while the distribution
-            has as many tokens.
-        group: the tree of the forest the nodes found or join; None: their parent's, and below the prompt one each.
+        distinct: the continuations start with different tokens (sampled without replacement), as far as the
+            distribution has enough tokens.
+        group: the tree of the forest that the nodes start or join; None: their parent's, or, below the prompt, a new
+            tree for each.
     """
 
     kind: str
@@ -49,13 +50,13 @@ class Segment:
 
 @dataclass(frozen=True)
 class Observed:
-    """What came from outside: the tokens of one observation node (not sampled, never trained on).
+    """The result of a `Call`: the tokens of one observation node (not sampled, never trained on).
 
     Args:
         token_ids: at least one.
-        status: of the node, one of `trainer.tree.STATUSES`; `failed` ends the branch there.
+        status: of the node, one of `trainer.tree.STATUSES`; `failed` ends the branch.
         media: the EncodedPrompt of an observation with pictures (ids equal `token_ids`, positions from 0), else None.
-        extra: kept on the node.
+        extra: stored on the node.
     """
 
     token_ids: list[int]
@@ -68,7 +69,7 @@ class Observed:
 class Call:
     """Fetch an observation. `run` is called in a worker thread while other branches decode; it never raises.
 
-    Every tool has its own limit of time, so `run` returns; the engine waits for it.
+    Every tool has its own time limit, so `run` always returns; the engine waits for it.
     """
 
     run: Callable[[], Observed]
@@ -76,7 +77,7 @@ class Call:
 
 @dataclass(frozen=True)
 class Branch:
-    """Sample below a node of a tree whose rows have all ended.
+    """Sample below a node of a tree in which all rows have ended.
 
     Args:
         node: index of a node, or `PROMPT`.
@@ -89,7 +90,7 @@ class Branch:
 
 @dataclass(frozen=True)
 class Split:
-    """Fork into `count` children, the one that is growing among them; their first tokens all differ if `distinct`."""
+    """Fork into `count` children, the growing one included; if `distinct`, they start with different tokens."""
 
     count: int
     distinct: bool = True

@@ -1,4 +1,4 @@
-"""K thoughts of a prompt, M answers below each closed thought (GRPO-MA, arXiv 2509.24494)."""
+"""K thoughts per prompt, M answers per closed thought (GRPO-MA, arXiv 2509.24494)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from trainer.tree import Tree
 
 
 class ThoughtAnswerPolicy(Policy):
-    """Samples `think_num` thoughts up to `thought_end`, then `answer_num` answers after each thought that closed.
+    """Samples `think_num` thoughts up to `thought_end`, then `answer_num` answers after each closed thought.
 
-    A thought that ends in another way (end of sequence, length) gets the status `unclosed` and no answers: it is one
-    leaf, and whoever needs `leaves` rows repeats it `answer_num` times.
+    A thought that ends otherwise (end of sequence, length) gets the status `unclosed` and no answers: it is one leaf,
+    which `Rollout` repeats to `answer_num` rows.
 
     >>> ThoughtAnswerPolicy(4, 3, max_thought_length=128, max_answer_length=32, thought_end="</think>").leaves
     12

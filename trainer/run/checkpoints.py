@@ -1,8 +1,8 @@
-"""Checkpoints that are whole or not there, and say what run they belong to.
+"""Checkpoints that are written completely or not at all, and that record the layout of their run.
 
-A checkpoint is written below `.incomplete/` and renamed when every process has written its part, so that a killed run
-never leaves a `checkpoint-N` that lacks something. Beside TRL's files it holds `layout.json` (the processes, the
-sharding and the optimiser whose states it has) and `method_memory.json` (what a method remembers from batch to batch).
+A checkpoint is written under `.incomplete/` and renamed once every process has written its part, so that a killed run
+never leaves an incomplete `checkpoint-N`. Besides TRL's files it contains `layout.json` (the processes, the sharding
+and the optimiser of its states) and `method_memory.json` (what a method remembers between batches).
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ MEMORY = "method_memory.json"
 
 
 class CheckpointError(UserError):
-    """A checkpoint that could not be written or read; the sentence says why, and what is still there."""
+    """A checkpoint that could not be written or read; the message gives the reason and the remaining checkpoints."""
 
 
 class AllWeights:
-    """The part of a Trainer that reads all weights of a model back; `module` is the model family's `VLMModule`.
+    """The part of a Trainer that loads full weights from checkpoints; `module` is the model family's `VLMModule`.
 
-    transformers saves weights under the hub's names and would look for those of the modules: of a vision-language model
-    it finds none, and goes on with the weights that the run began with.
+    transformers saves weights under the hub's names but would load them by the modules' names: for a vision-language
+    model it finds none, and silently continues with the initial weights of the run.
     """
 
     def _load_from_checkpoint(self, checkpoint, model=None):
@@ -46,7 +46,7 @@ class AllWeights:
             super()._load_best_model()
 
     def _load_all_weights(self, checkpoint: str) -> bool:
-        """Loads a model that is saved whole; False for adapters and what DeepSpeed and FSDP save in their own form."""
+        """Loads a full model; returns False for adapters and for the own formats of DeepSpeed and FSDP."""
         if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
             return False
         trusted = getattr(self.args, "trust_remote_code", False)
@@ -56,7 +56,7 @@ class AllWeights:
 
 
 class WholeCheckpoints(AllWeights):
-    """The part of GRPOMATrainer that saves and restores, a base class that stands before `trl.GRPOTrainer`."""
+    """The part of GRPOMATrainer that saves and restores; a base class placed before `trl.GRPOTrainer`."""
 
     _saving = False
 
@@ -73,8 +73,8 @@ class WholeCheckpoints(AllWeights):
         self.accelerator.wait_for_everyone()
         try:
             self._write(model, trial, written, place)
-        except Exception as error:  # safetensors and pickle wrap a full disk in classes of their own
-            # Raised at once: the other processes may wait in a collective of the save, until this one has ended.
+        except Exception as error:  # safetensors and pickle report a full disk with their own classes
+            # Raise at once: the other processes may wait in a collective of the save until this one exits.
             shutil.rmtree(output / INCOMPLETE, ignore_errors=True)
             raise _cannot_save(name, output, f"{type(error).__name__}: {error}") from error
         self.accelerator.wait_for_everyone()
@@ -87,7 +87,7 @@ class WholeCheckpoints(AllWeights):
         self.accelerator.wait_for_everyone()
 
     def save_final(self) -> None:
-        """Writes the trained model and the trainer's state into output_dir; CheckpointError where that fails."""
+        """Writes the trained model and the trainer's state into output_dir; CheckpointError if that fails."""
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None and self.args.should_save:
             print("load_best_model_at_end: no evaluated step was saved, so the weights are those of the last step")
         try:
@@ -109,7 +109,7 @@ class WholeCheckpoints(AllWeights):
             (written / MEMORY).write_text(json.dumps(self.memory), encoding="utf-8")
 
     def layout(self) -> dict:
-        """What the optimiser's and random states of a checkpoint are split by, and the settings that lie in them."""
+        """How the optimiser and random states of a checkpoint are split, and the settings that they contain."""
         plugin = self.accelerator.state.deepspeed_plugin if self.is_deepspeed_enabled else None
         known = {"processes": self.accelerator.num_processes, "zero_stage": plugin and plugin.zero_stage}
         settings = self.args.to_dict()
@@ -118,7 +118,7 @@ class WholeCheckpoints(AllWeights):
         return known | ({"fsdp": True} if self.is_fsdp_enabled else {})
 
     def resume_fault(self, checkpoint: str) -> str | None:
-        """Why this run cannot go on from a checkpoint, in words; None if it can."""
+        """Why this run cannot resume from a checkpoint, in words; None if it can."""
         saved, wanted = (Path(checkpoint) / "adapter_config.json").exists(), hasattr(self.model, "peft_config")
         if saved != wanted:
             words = {True: "an adapter", False: "all weights"}
@@ -165,14 +165,14 @@ def rotate(newest: Path, limit: int | None, best: str | None) -> None:
 
 @contextmanager
 def _as_one_sentence(checkpoint: str | None):
-    """What a library raises over a file that is damaged or of another model, as a CheckpointError."""
+    """Turns a library's error about a damaged or mismatched file into a CheckpointError."""
     try:
         yield
     except Exception as error:
         why = " ".join(f"{type(error).__name__}: {error}".split())
         raise CheckpointError(
             f"{checkpoint} cannot be loaded ({why[:300]}): its files are damaged, or this run trains another model or "
-            "other parts of it; go on as it was started, or from an earlier checkpoint"
+            "other parts of it; resume with its original settings, or from an earlier checkpoint"
         ) from error
 
 
@@ -180,14 +180,14 @@ def _cannot_save(what: str, output: Path, why: str) -> CheckpointError:
     kept = sorted(path.name for path in output.glob(f"{PREFIX_CHECKPOINT_DIR}-*"))
     return CheckpointError(
         f"{what} could not be saved in {output} ({why}): make room or name another output_dir; "
-        + (f"{', '.join(kept)} can be resumed" if kept else "no earlier checkpoint is there")
+        + (f"{', '.join(kept)} can be resumed" if kept else "there is no earlier checkpoint")
     )
 
 
 class SaveAtWindowEnd(TrainerCallback):
-    """Puts a save off to the step at which the generation at hand is used up: a checkpoint holds no rollouts.
+    """Delays a save until the current generation is used up, because a checkpoint contains no rollouts.
 
-    Evaluations wait with the saves, so that the best of them belongs to a checkpoint. The end of a run is not put off.
+    Evaluations are delayed too, so that the best one belongs to a checkpoint. The end of a run is not delayed.
     """
 
     def __init__(self):

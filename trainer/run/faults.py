@@ -1,4 +1,4 @@
-"""What can go wrong inside a training step, reported in terms of the run: memory, NaN and infinity."""
+"""Faults inside a training step, reported in terms of the run: out of memory, NaN, infinity."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from transformers import TrainerCallback
 from task.errors import UserError
 from trainer.generation import Generation, Phase
 
-# Phrases of CPU allocators, of CUDA outside of PyTorch's own allocator, and of cuBLAS without room for its workspace.
+# Messages of CPU allocators, of CUDA outside PyTorch's own allocator, and of cuBLAS without memory for its workspace.
 OUT_OF_MEMORY = (
     "can't allocate memory", "cannot allocate memory", "not enough memory", "out of memory", "status_alloc_failed",
 )  # fmt: skip
 
 
 class StepError(UserError):
-    """A training step that cannot be taken; the sentence names rows, sizes and the knobs."""
+    """A training step that cannot be taken; the message names the rows, the sizes and the relevant settings."""
 
 
 class GradientCheck(TrainerCallback):
-    """Stops before an optimiser step on a gradient that is not finite, or skips the step (`on_non_finite` skip).
+    """Stops the run before an optimiser step with a non-finite gradient, or skips the step (`on_non_finite` skip).
 
-    DeepSpeed holds the gradients itself and has stepped by the time its norm is known: then the run always stops. In
-    float16 the loss scaler skips a step that overflows and halves its scale, which is counted (faults/fp16_overflow);
-    only a scale below 1 means that the gradient itself is not finite.
+    DeepSpeed manages the gradients itself and has stepped by the time the norm is known, so the run always stops there.
+    In float16 the loss scaler skips a step that overflows and halves its scale, which is counted
+    (faults/fp16_overflow); only a scale below 1 means that the gradient itself is not finite.
     """
 
     def __init__(self, trainer):
@@ -57,9 +57,9 @@ class GradientCheck(TrainerCallback):
 
 
 def finite_loss(trainer, loss: torch.Tensor, model) -> torch.Tensor:
-    """The loss, or one of 0 where that of any process is not finite and `on_non_finite` says to skip it.
+    """The loss, or 0 if it is not finite on any process and `on_non_finite` is "skip"; otherwise raises StepError.
 
-    Processes differ in their rows, and all must take the same number of backward passes. Raises StepError otherwise.
+    Processes have different rows, but all must make the same number of backward passes.
     """
     mine = not math.isfinite(loss.detach().item())
     broken = trainer.processes.largest(int(mine))
@@ -67,37 +67,37 @@ def finite_loss(trainer, loss: torch.Tensor, model) -> torch.Tensor:
     if not broken:
         return loss
     here = f"the loss is {loss.item():g} on the records {trainer.generation.record_names()}"
-    layout = trainer.layout()  # a pass that is left out has gathered no weights for another backward
+    layout = trainer.layout()  # under sharding, a skipped pass has gathered no weights for its backward
     can_skip = layout["zero_stage"] != 3 and "fsdp" not in layout
     _stop_or_skip(trainer, here if mine else "the loss of another process is not finite", can_skip)
     return sum((p * 0).sum() for p in model.parameters() if p.requires_grad)
 
 
 def _stop_or_skip(trainer, what: str, can_skip: bool = True) -> None:
-    """Raises StepError over something that is not finite, or prints that it is left out (`on_non_finite`)."""
+    """Raises StepError for a non-finite value, or prints that it is skipped, according to `on_non_finite`."""
     where = f"step {trainer.state.global_step + 1}, process {trainer.processes.rank}: {what}"
     if trainer.args.on_non_finite == "skip" and not can_skip:
-        raise StepError(f"{where}, and sharded weights cannot leave it out: lower learning_rate, or take ZeRO-2")
+        raise StepError(f"{where}, and it cannot be skipped with sharded weights: lower learning_rate, or use ZeRO-2")
     if trainer.args.on_non_finite == "stop":
         raise StepError(
-            f"{where}; nothing was trained on it: lower learning_rate, look at these records, or leave such "
-            "micro-batches out with on_non_finite=skip"
+            f"{where}; nothing was trained on it: lower learning_rate, check these records, or skip such "
+            "micro-batches with on_non_finite=skip"
         )
-    print(f"{where}: left out", flush=True)
+    print(f"{where}: skipped", flush=True)
 
 
 def memory_sentence(error: BaseException, generation: Generation | None, leaves: int, slots_of) -> str:
-    """What ran out of memory, and which settings lower its need, by the phase of the generation.
+    """What ran out of memory, and the settings that reduce its use, according to the phase of the generation.
 
     Args:
         leaves: per prompt.
-        slots_of: rows -> token slots of their forward pass.
+        slots_of: rows -> number of token slots of their forward pass.
     """
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     if generation is None or generation.at_hand is None:
         return (
-            f"out of memory while {leaves} leaves per prompt grow ({first}): lower rollout_prompts (prompts that grow "
-            "at a time), max_completion_length or max_pixels"
+            f"out of memory while sampling {leaves} leaves per prompt ({first}): lower rollout_prompts (prompts rolled "
+            "out at a time), max_completion_length or max_pixels"
         )
     rows, slots = generation.at_hand, slots_of(generation.at_hand)
     if generation.phase is Phase.SCORING:
@@ -114,7 +114,7 @@ def memory_sentence(error: BaseException, generation: Generation | None, leaves:
 
 
 def out_of_memory(error: BaseException) -> bool:
-    """Whether an error of torch, CUDA or an allocator means that memory ran out."""
+    """Whether an error of torch, CUDA or an allocator means out of memory."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     return any(words in str(error).lower() for words in OUT_OF_MEMORY)

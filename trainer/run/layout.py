@@ -1,4 +1,4 @@
-"""How many processes train and under what, checked against what the launcher asked for."""
+"""Number of processes and their sharding, checked against what the launcher requested."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from task.errors import UserError
 
 
 class LayoutCheck(TrainerCallback):
-    """States how many processes train and under what, and fails if that is not what the launcher asked for.
+    """Prints the number of processes and their sharding, and fails if the launcher requested something else.
 
-    A wrong launch is otherwise silent: one process instead of two, or no DeepSpeed at all.
+    A wrong launch would otherwise go unnoticed: one process instead of two, or no DeepSpeed.
     """
 
     def __init__(self, trainer):
@@ -24,7 +24,7 @@ class LayoutCheck(TrainerCallback):
         assert accelerator.num_processes == args.world_size
         if os.environ.get("ACCELERATE_USE_FSDP", "false").lower() == "true" and not self.trainer.is_fsdp_enabled:
             raise UserError(
-                f"FSDP was asked for, but it shards over accelerators only and this runs on {accelerator.device.type}: "
+                f"FSDP was requested, but it shards over accelerators only and this runs on {accelerator.device.type}: "
                 "use ZeRO (DEEPSPEED_CONFIG) or plain data parallelism there"
             )
         if self.trainer.is_fsdp_enabled:
@@ -39,7 +39,7 @@ class LayoutCheck(TrainerCallback):
 
 
 def _check_fsdp(plugin) -> None:
-    """UserError for forms of FSDP whose weights cannot be made whole for rollouts or would not be saved as a model."""
+    """UserError for variants of FSDP that cannot gather the weights for rollouts or do not save them as a model."""
     if plugin.fsdp_version != 2 or "FULL" not in str(plugin.state_dict_type):
         kind = str(plugin.state_dict_type).rsplit(".", 1)[-1]
         raise UserError(

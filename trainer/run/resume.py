@@ -1,7 +1,7 @@
-"""Why a run cannot go on from a checkpoint, in words; and what of its state files gives way to the run's own settings.
+"""Why a run cannot resume from a checkpoint, in words; and the settings of the run that override those in state files.
 
-A state file is loaded as it is: whatever it holds would silently win over the command line. So a setting that lies in
-one is compared first (optimizer, adapter, place in the data), or set anew after loading (schedule, intervals).
+A state file is loaded as it is, so its settings would silently override the command line. Therefore each of them is
+either compared before loading (optimiser, adapter, position in the data) or set again afterwards (schedule, intervals).
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from torch.optim.lr_scheduler import LambdaLR
 from transformers import TrainerCallback
 
 LAYOUT = "layout.json"
-# Settings that the files of the optimizer and of the scheduler hold.
+# Settings stored in the files of the optimiser and the scheduler.
 OPTIMIZER = (
     "optim", "optim_args", "optim_target_modules", "learning_rate", "weight_decay", "adam_beta1", "adam_beta2",
     "adam_epsilon", "lr_scheduler_type", "lr_scheduler_kwargs",
 )  # fmt: skip
 RANDOM = ("seed", "data_seed")
-ADAPTER = {"r": "lora_r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}  # with flags
+ADAPTER = {"r": "lora_r", "lora_alpha": "lora_alpha", "use_rslora": "use_rslora", "use_dora": "use_dora"}  # key -> flag
 
 
 def adapter_fault(checkpoint: str, adapters: dict) -> str | None:
-    """In what a checkpoint's adapter differs from the run's (name -> LoraConfig), in words; None if in nothing."""
+    """How a checkpoint's adapter differs from the run's (name -> LoraConfig), in words; None if it does not."""
     saved = json.loads((Path(checkpoint) / "adapter_config.json").read_text(encoding="utf-8"))
     own = adapters["default"].to_dict()
     for name, flag in ADAPTER.items():
@@ -38,26 +38,28 @@ def adapter_fault(checkpoint: str, adapters: dict) -> str | None:
 
 
 def layout_fault(checkpoint: str, layout: dict) -> str | None:
-    """Why a run cannot go on from a checkpoint under `layout`, in words; None if it can.
+    """Why a run with this layout cannot resume from a checkpoint, in words; None if it can.
 
-    transformers would go on without Adam's moments, or end in an error of a library.
+    transformers would continue without Adam's moments, or fail with an error of a library.
     """
     folder = Path(checkpoint)
     if not any([*folder.glob("optimizer*"), *folder.glob("global_step*")]):
-        return "it has no optimiser: it was saved with save_only_model, or is the end of a run"
+        return "it has no optimiser state: it was saved with save_only_model, or is the final model of a run"
     try:
         saved = json.loads((folder / LAYOUT).read_text(encoding="utf-8"))
-    except FileNotFoundError:  # of another trainer: only what the files show
+    except FileNotFoundError:  # saved by another trainer: judge by its files
         if any(folder.glob("global_step*")) == (layout["zero_stage"] is not None):
             return None
-        return "one of the two is under DeepSpeed and the other is not, so its optimiser does not fit"
+        return "only one of the two is under DeepSpeed, so its optimiser state does not fit"
     if _words(saved) != _words(layout):
-        return f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser does not fit"
-    here = json.loads(json.dumps(layout))  # as it would be saved
+        return (
+            f"it was saved by {_words(saved)}, and this run has {_words(layout)}, so its optimiser state does not fit"
+        )
+    here = json.loads(json.dumps(layout))  # in the form in which it is saved
     for part, sentence in {
-        "optimizer": "its optimiser has {name} {there}, and this run's {here} would not count",
-        "random": "its random states are of {name} {there}, and this run's {here} would not count",
-        "data": "it was saved with {name} {there}, and with this run's {here} its step is another place in the data",
+        "optimizer": "its optimiser has {name} {there}, and this run's {here} would have no effect",
+        "random": "its random states are of {name} {there}, and this run's {here} would have no effect",
+        "data": "it was saved with {name} {there}, and with this run's {here} its step is another position in the data",
         "best": "its best evaluation is by {name} {there}, and this run's {here} cannot be compared with it",
     }.items():
         for name, value in saved.get(part, {}).items():
@@ -75,10 +77,10 @@ class OwnIntervals(TrainerCallback):
 
 
 def follow_own_schedule(scheduler) -> None:
-    """Sets the learning rates after loading to those that this run's schedule has at its step.
+    """Sets the learning rates after loading to those of this run's schedule at the current step.
 
-    The optimizer's file holds the rate of the next step under the saved run's schedule: 0 at the end of a linear one.
-    Only the rules are this run's own, so schedules that keep other settings in their state are compared beforehand.
+    The optimiser's file has the rate of the next step under the saved run's schedule: 0 at the end of a linear one. Only
+    the rules are this run's own, so schedules with other settings in their state are compared beforehand.
     """
     schedule = getattr(scheduler, "scheduler", scheduler)
     if isinstance(schedule, LambdaLR):

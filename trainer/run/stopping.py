@@ -1,4 +1,4 @@
-"""SIGTERM ends a run in good order: a checkpoint where a generation is used up, then the end of training."""
+"""Graceful stop on SIGTERM: a checkpoint once the current generation is used up, then the end of training."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from transformers import TrainerCallback
 
 
 class StopOnSignal(TrainerCallback):
-    """Saves and stops after the optimiser step in which any process was asked to end.
+    """Saves and stops after any process has received SIGTERM.
 
-    A checkpoint holds no half-used rollouts, so the steps of the generation at hand are finished first. More signals
-    change nothing: a cluster and torch's launcher may each send one.
+    A checkpoint contains no rollouts, so the remaining steps of the current generation are trained first. Further
+    signals are ignored: a cluster and torch's launcher may each send one.
 
     Attributes:
         asked: whether this process received SIGTERM.
@@ -25,7 +25,7 @@ class StopOnSignal(TrainerCallback):
     def on_train_begin(self, args, state, control, **kwargs):
         try:
             self.before = signal.signal(signal.SIGTERM, self._ask)
-        except ValueError:  # not the main thread: whoever runs it there handles signals
+        except ValueError:  # not the main thread, where Python allows no handlers
             self.before = None
 
     def on_train_end(self, args, state, control, **kwargs):
@@ -41,4 +41,4 @@ class StopOnSignal(TrainerCallback):
     def _ask(self, number, frame):
         first, self.asked = not self.asked, True
         if first and self.trainer.accelerator.is_main_process:
-            print("SIGTERM: this generation is trained to its end, then a checkpoint is saved", flush=True)
+            print("SIGTERM: a checkpoint will be saved after the last step of this generation", flush=True)

@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there, belongs to a layout, and a signal leaves one behind."""
+"""Checkpoints: written completely or not at all, tied to a layout, and saved on a signal."""
 
 import dataclasses
 import json
@@ -262,7 +262,7 @@ class TestLayout:
         assert layout_fault(checkpoint, trainer.layout()) is None
         assert layout_fault(checkpoint, trainer.layout() | {"processes": 2, "zero_stage": 2}) == (
             "it was saved by 1 process without DeepSpeed, and this run has 2 processes under ZeRO-2, so its optimiser "
-            "does not fit"
+            "state does not fit"
         )
         sharded = trainer.layout() | {"fsdp": True}
         assert "and this run has 1 process under FSDP" in layout_fault(checkpoint, sharded)
@@ -277,14 +277,14 @@ class TestLayout:
         fault = text_trainer(tiny_text, tmp_path, **SAVING, **{name: value}).resume_fault(
             str(tmp_path / "checkpoint-1")
         )
-        assert fault.startswith(f"its optimiser has {name} ") and f"this run's {value} would not count" in fault
+        assert fault.startswith(f"its optimiser has {name} ") and f"this run's {value} would have no effect" in fault
 
     def test_a_checkpoint_without_its_optimiser_is_not_gone_on_from(self, tiny_text, tmp_path):
         """transformers would begin with empty moments and a new schedule, in mid-run, and say nothing."""
         trainer = text_trainer(tiny_text, tmp_path, **SAVING | {"save_only_model": True})
         trainer.train()
         checkpoint = checkpoint_to_resume("auto", str(tmp_path))
-        assert layout_fault(checkpoint, trainer.layout()).startswith("it has no optimiser: it was saved with")
+        assert layout_fault(checkpoint, trainer.layout()).startswith("it has no optimiser state: it was saved with")
 
     def test_an_adapter_is_not_loaded_into_all_weights_nor_the_other_way_round(self, tiny_text, tmp_path):
         module, model, _ = tiny_text
@@ -361,7 +361,7 @@ class TestSigterm:
         stopped.callback_handler.callbacks.insert(0, At(1, lambda: os.kill(os.getpid(), signal.SIGTERM)))
         stopped.train()
         assert stopped.stopping.stopped and stopped.state.global_step == 1
-        assert "SIGTERM: this generation is trained to its end" in capsys.readouterr().out
+        assert "SIGTERM: a checkpoint will be saved after the last step" in capsys.readouterr().out
         assert signal.getsignal(signal.SIGTERM) == before
         resumed = text_trainer(tiny_text, tmp_path / "run", max_steps=3)
         resumed.train(resume_from_checkpoint=checkpoint_to_resume("auto", str(tmp_path / "run")))

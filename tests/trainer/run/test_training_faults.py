@@ -1,4 +1,4 @@
-"""What goes wrong inside a step is told in terms of the run: memory, numbers that are none, rewards that hang."""
+"""Faults inside a step, reported in terms of the run: out of memory, non-finite numbers, rewards that hang."""
 
 import contextlib
 import re
@@ -35,7 +35,9 @@ class TestMemory:
         trainer = text_trainer(tiny_text, tmp_path)
         monkeypatch.setattr(trainer, "_grow", self.out_of_memory)
         trainer.rollout_func = self.out_of_memory
-        with pytest.raises(StepError, match=r"out of memory while 4 leaves per prompt grow .*lower rollout_prompts"):
+        with pytest.raises(
+            StepError, match=r"out of memory while sampling 4 leaves per prompt .*lower rollout_prompts"
+        ):
             trainer.train()
 
     @pytest.mark.parametrize(
@@ -100,13 +102,13 @@ class TestNumbers:
         trainer.train()
         assert largest_gap(before, weights(trainer)) == 0.0
         assert logged(trainer, "faults/non_finite") == [1.0]
-        assert "step 1, process 0: the loss is nan on the records row-0: left out" in capsys.readouterr().out
+        assert "step 1, process 0: the loss is nan on the records row-0: skipped" in capsys.readouterr().out
 
     @pytest.mark.parametrize("layout", [{"zero_stage": 3}, {"zero_stage": None, "fsdp": True}], ids=["zero3", "fsdp"])
     def test_sharded_weights_stop_in_any_case(self, tiny_text, tmp_path, monkeypatch, layout):
         trainer = self.trainer(tiny_text, tmp_path, monkeypatch, broken_step=0, on_non_finite="skip")
         monkeypatch.setattr(trainer, "layout", lambda: layout)
-        with pytest.raises(StepError, match="on the records row-0, and sharded weights cannot leave it out"):
+        with pytest.raises(StepError, match="on the records row-0, and it cannot be skipped with sharded weights"):
             trainer.train()
 
     def test_training_goes_on_after_it(self, tiny_text, tmp_path, monkeypatch):

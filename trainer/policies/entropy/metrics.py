@@ -1,4 +1,4 @@
-"""What a forest of forks says about itself: how many, how deep, how unsure the model was, what they saved."""
+"""Metrics of forks: how many, how deep, how uncertain the model was, how many tokens they saved."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from trainer.tree import PROMPT, Tree
 
 
 def forks(tree: Tree) -> dict[int, list[int]]:
-    """Node -> its children, for the nodes that have two or more."""
+    """Node -> its children, for nodes with two or more."""
     children: dict[int, list[int]] = {}
     for i, node in enumerate(tree.nodes):
         if node.parent != PROMPT:
@@ -17,9 +17,10 @@ def forks(tree: Tree) -> dict[int, list[int]]:
 def fork_sums(trees: list[Tree], num_trees: int) -> dict[str, tuple[float, float]]:
     """Name -> (sum, count) over the trees of one process, failed ones left out.
 
-    fork/count and fork/filled: forks, and chains that made up for leaves no fork gave, a prompt; fork/depth: tokens
-    from the prompt to a fork; fork/entropy: of the distribution a fork's children were drawn from, in nats;
-    fork/saved: 1 - tokens generated / tokens of the leaves as separate chains; fork/distinct: distinct leaves / leaves.
+    fork/count and fork/filled: forks per prompt, and chains per prompt that fill up the leaves that no fork added;
+    fork/depth: tokens from the prompt to a fork; fork/entropy: of the distribution that a fork's children were sampled
+    from, in nats; fork/saved: 1 - tokens generated / tokens of the leaves as separate chains; fork/distinct: distinct
+    leaves / leaves.
     """
     grown = [tree for tree in trees if tree.nodes[0].status != "failed"]
     found = [(tree, node, below) for tree in grown for node, below in forks(tree).items()]
@@ -37,11 +38,11 @@ def fork_sums(trees: list[Tree], num_trees: int) -> dict[str, tuple[float, float
 
 
 def mixed_siblings(tree: Tree, rewards: dict[int, float]) -> tuple[float, float]:
-    """(forks whose children differ in mean reward, forks) of one tree: the share that can teach which way to turn.
+    """(forks whose children differ in mean reward, all forks) of one tree: only the former give a learning signal.
 
     Args:
-        rewards: leaf node -> reward; a leaf that abstains has none. A fork with fewer than two scored children does
-            not count.
+        rewards: leaf node -> reward, without leaves that abstain. A fork with fewer than two scored children is not
+            counted.
     """
     above: dict[int, list[float]] = {}
     for leaf, reward in rewards.items():

@@ -1,11 +1,11 @@
-"""A forest of chains that fork where the model is unsure: TreeAdv-style rollouts (arXiv 2601.03703).
+"""A forest of chains that fork where the model is uncertain: TreeAdv-style rollouts (arXiv 2601.03703).
 
 The paper forks at tokens whose sampling entropy exceeds a preset threshold and grows a forest of such trees for each
-prompt. It was read second-hand: its threshold, the number of trees, the branch factor, the gap between forks, the leaf
-budget and the order in which the budget is spent are our choices here, each an argument.
+prompt. We know it only second-hand: the threshold, the number of trees, the branch factor, the gap between forks, the
+budget of leaves and the order in which it is spent are our choices; all but the last are arguments.
 
-Chains fork while they decode, so nothing is computed twice: tokens are considered in order of depth, those of one depth
-in order of entropy, and each that qualifies forks while the budget of leaves lasts.
+Chains fork while they are decoded, so nothing is computed twice. Tokens are considered by increasing depth, and at
+equal depth by decreasing entropy; each that qualifies forks until the budget of leaves is spent.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from trainer.tree import PROMPT, Tree
 
 
 class EntropyPolicy(Policy):
-    """`num_trees` seed chains fork until a prompt has `num_generations` leaves; fresh chains make up what is missing.
+    """`num_trees` seed chains fork until a prompt has `num_generations` leaves; new chains add any that are missing.
 
     Args:
-        num_trees: seed chains a prompt.
-        num_generations: leaves a prompt, at least `num_trees`.
-        max_tokens: of a completion.
+        num_trees: seed chains per prompt.
+        num_generations: leaves per prompt, at least `num_trees`.
+        max_tokens: per completion.
         rule: which tokens fork.
-        text: where the text allows it.
-        min_gap: the fewest tokens between two forks of a path, and before its first.
-        branch_factor: children of a fork, the chain's own continuation among them; the last fork may have fewer.
-        distinct: the first tokens of siblings differ.
-        share: of the tokens whose scores give the next generation its threshold; None: the threshold is fixed.
-        memory: where the running threshold is kept (`fork_threshold.remember`).
+        text: where the text allows a fork.
+        min_gap: minimum tokens between two forks of a path, and before its first.
+        branch_factor: children per fork, the continued chain included; the last fork may have fewer.
+        distinct: siblings start with different tokens.
+        share: top share of tokens, whose lowest score is the next generation's threshold; None: the threshold is fixed.
+        memory: where the running threshold is stored (`threshold.remember`).
     """
 
     expands = splits = True
@@ -77,7 +77,7 @@ class EntropyPolicy(Policy):
         return [Branch(PROMPT, Segment("segment", 1, self.max_tokens, group=group)) for group in fill]
 
     def metrics(self, trees: list[Tree]) -> dict[str, tuple[float, float]]:
-        """`fork_sums`, the threshold in use, and the one these trees would ask for (`fork/measured`)."""
+        """`fork_sums`, the current threshold, and the one measured on these trees (`fork/measured`)."""
         sums = fork_sums(trees, self.num_trees) | {"fork/threshold": (self.rule.threshold, 1)}
         if self.share is not None:
             measured = top_share(trees, self.rule, self.text, self.share)
@@ -91,17 +91,17 @@ class EntropyPolicy(Policy):
         return {"fork/mixed": (sum(mixed for mixed, _ in pairs), sum(count for _, count in pairs))}
 
     def remember(self, metrics: dict[str, float]) -> None:
-        """Takes the metrics of all processes, so that every one uses the same threshold in the next generation."""
+        """Updates the threshold from the metrics of all processes, so that all use the same in the next generation."""
         self.memory["fork_generation"] = self.memory.get("fork_generation", 0) + 1
         if self.share is not None:
             remember(self.memory, self.rule.name, metrics["fork/measured"])
 
     def _of(self, tree: Tree) -> _Budget:
-        """What a tree has left. It holds the tree, so that the key stays the tree's own."""
+        """The remaining budget of a tree. It references the tree, so that the id is not reused."""
         return self._budgets.setdefault(id(tree), _Budget(tree, self.leaves - self.num_trees))
 
     def _forks(self, tree: Tree, index: int, token_ids: list[int], entropy: float, logprob: float) -> bool:
-        """Whether a fork comes before the newest token of a growing node; fill-up chains never fork."""
+        """Whether to fork before the newest token of a growing node; fill-up chains never fork."""
         node, at = tree.nodes[index], len(token_ids) - 1
         if at < self.min_gap or node.group >= self.num_trees:
             return False
@@ -111,13 +111,13 @@ class EntropyPolicy(Policy):
 
 
 class _Budget:
-    """The leaves that a tree may still add."""
+    """The number of leaves that may still be added to a tree."""
 
     def __init__(self, tree: Tree, leaves: int):
         self.tree, self.leaves = tree, leaves
 
     def take(self, count: int) -> int:
-        """Takes up to `count` leaves, and returns how many."""
+        """Takes up to `count` leaves from the budget, and returns how many."""
         taken = min(count, self.leaves)
         self.leaves -= taken
         return taken

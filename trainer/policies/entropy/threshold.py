@@ -1,4 +1,4 @@
-"""The score above which the top share of tokens lies: measured on each generation, used by the next."""
+"""The threshold that the top share of tokens exceeds: measured on each generation, used in the next."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ NEWEST = 0.5  # weight of the newest generation
 
 
 def threshold_of(rule: str, share: float, absolute: float | None, memory: dict) -> float:
-    """The threshold of a generation; it stays as it is while the generation grows.
+    """The threshold of a generation, constant while it grows.
 
     Args:
         rule: name of the score, one of `RULES`.
-        share: of the tokens that may fork.
-        absolute: used instead of the share, in nats, if given.
-        memory: what `remember` keeps; without anything in it the threshold is `START` (ln 2 nats).
+        share: share of tokens that may fork.
+        absolute: fixed threshold in nats, used instead of the share if given.
+        memory: filled by `remember`; while it is empty the threshold is `START` (ln 2 nats).
     """
     if rule == "fixed":
         return 0.0
@@ -28,14 +28,14 @@ def threshold_of(rule: str, share: float, absolute: float | None, memory: dict) 
 
 
 def remember(memory: dict, rule: str, measured: float) -> None:
-    """Moves the threshold kept for `rule` half the way to `measured`, the first time all the way; NaN: not at all."""
+    """Moves the stored threshold of `rule` halfway to `measured`, the first time all the way; ignores NaN."""
     if not math.isnan(measured):
         kept = memory.get(f"fork_{rule}", measured)
         memory[f"fork_{rule}"] = (1 - NEWEST) * kept + NEWEST * measured
 
 
 def top_share(trees: list[Tree], rule: ForkRule, text: OpenText, share: float) -> float:
-    """The score that `share` of the tokens drawn before the answer exceed, each token counted once; NaN without any."""
+    """The score exceeded by `share` of the tokens before the answer, each token counted once; NaN if there are none."""
     scores = sorted((score for tree in trees for score in _scores(tree, rule, text)), reverse=True)
     return scores[int(share * len(scores))] if scores else math.nan
 
