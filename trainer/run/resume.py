@@ -79,8 +79,8 @@ class OwnIntervals(TrainerCallback):
 def follow_own_schedule(scheduler) -> None:
     """Sets the learning rates after loading to those of this run's schedule at the current step.
 
-    The optimiser's file has the rate of the next step under the saved run's schedule: 0 at the end of a linear one. Only
-    the rules are this run's own, so schedules with other settings in their state are compared beforehand.
+    The optimiser's file has the rate of the next step under the saved run's schedule: 0 at the end of a linear one.
+    Only the rules are this run's own, so schedules with other settings in their state are compared beforehand.
     """
     schedule = getattr(scheduler, "scheduler", scheduler)
     if isinstance(schedule, LambdaLR):
