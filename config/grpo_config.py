@@ -37,7 +37,10 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     )
     thought_end: str = field(
         default="</think>",
-        metadata={"help": "Text that ends a thought, a closing tag such as </think> or </analysis>."},
+        metadata={
+            "help": "Text that ends a thought: a closing tag such as </think> or [/REASONING], or any other text; "
+            "<think> then opens the thought."
+        },
     )
     sync_prompt_across_ranks: bool | None = field(
         default=None,

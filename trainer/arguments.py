@@ -34,6 +34,16 @@ def check_thought_end(tasks: dict, thought_end: str) -> None:
         )
 
 
+def check_tokens_of(thought_end: str, tokenizer, eos_token_ids) -> None:
+    """Raises UserError if the text that ends a thought ends the whole completion."""
+    ends = {tokenizer.convert_ids_to_tokens(token) for token in eos_token_ids}
+    found = next((end for end in sorted(ends) if end in thought_end), None)
+    if found is not None:
+        raise UserError(
+            f"thought_end={thought_end!r} holds {found}, with which the model ends its completion: leave it out"
+        )
+
+
 def complete_reference(model) -> None:
     """Copies the LoRA weights of embeddings, which TRL overlooks, to the adapter's frozen reference.
 

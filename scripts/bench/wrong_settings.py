@@ -16,6 +16,7 @@ FLAGS = {
         "--answer_warmup_steps -3",
         "--importance_sampling_level sequence --objective joint",
         "--thought_end <think>",
+        "--thought_end </think",
         "--max_slots 0",
         "--temperature 0",
         "--top_p 1.5",

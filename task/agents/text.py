@@ -19,6 +19,7 @@ UNREADABLE = (
     "tool, the final answer between the answer tags. I try again.\n\n"
 )
 MAX_CHARS = 100_000  # a longer answer is ignored
+_NAMED = re.compile(r"</?([^\s<>/]+)>")
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -100,8 +101,8 @@ def _blocks(text: str, names: Iterable[str], thought_end: str) -> Iterator[tuple
 
 
 def form_reward(completion: str, tools: Iterable[str], thought_end: str) -> float:
-    """1.0 if the completion has the form of `tag_form`, the thought's tags being those of `thought_end`; else 0.0."""
-    return float(tag_form(completion, tools, thought_tags(thought_end)[0].strip("<>")))
+    """1.0 if the completion has the form of `tag_form`, else 0.0."""
+    return float(tag_form(completion, tools, thought_end))
 
 
 def cost_metrics(rows: Iterable[dict]) -> dict[str, float]:
@@ -114,11 +115,11 @@ def cost_metrics(rows: Iterable[dict]) -> dict[str, float]:
 def tag_form(
     completion: str,
     tools: Iterable[str],
-    think: str = "think",
+    thought_end: str = "</think>",
     information: str = "information",
     answer: str = "answer",
 ) -> bool:
-    """Whether the tags of a completion match think (tool information think)* answer, with only white space between.
+    """Whether a completion's tags match thought (tool information thought)* answer, with only white space between.
 
     The rule of Tree-GRPO (arXiv 2509.21240), Appendix; it uses only the completion, not the chat template. Blocks may
     hold any text but these tags, and must not be empty.
@@ -128,32 +129,44 @@ def tag_form(
     True
     """
     tools = tuple(tools)
-    after = {None: (think,), think: (*tools, answer), information: (think,), answer: ()}
-    after |= dict.fromkeys(tools, (information,))
-    names = "|".join(map(re.escape, (think, *tools, information, answer)))
+    thought, thought_end = thought_tags(thought_end)
+    ends = {f"<{name}>": f"</{name}>" for name in (*tools, information, answer)} | {thought: thought_end}
+    called = [f"<{name}>" for name in tools]
+    after = {None: (thought,), thought: (*called, f"<{answer}>"), f"<{information}>": (thought,), f"<{answer}>": ()}
+    after |= dict.fromkeys(called, (f"<{information}>",))
+    texts = sorted([*ends, *ends.values()], key=len, reverse=True)
     last = inside = None
     place = 0
-    for tag in re.finditer(f"<(/?)({names})>", completion):
+    for tag in re.finditer("|".join(map(re.escape, texts)), completion):
         filled = completion[place : tag.start()].strip() != ""
         place = tag.end()
-        if tag[1]:
-            if inside != tag[2] or not filled:
+        if inside is not None:
+            if tag[0] != ends[inside] or not filled:
                 return False
             last, inside = inside, None
         else:
-            if inside or filled or tag[2] not in after[last]:
+            if filled or tag[0] not in after[last]:
                 return False
-            inside = tag[2]
-    return last == answer and inside is None and not completion[place:].strip()
+            inside = tag[0]
+    return last == f"<{answer}>" and inside is None and not completion[place:].strip()
 
 
-def without_tags(text: str, names: Iterable[str]) -> str:
+def without_tags(text: str, names: Iterable[str], thought_end: str = "</think>") -> str:
     """Replaces the angle brackets of these tags by round ones: a tool's text can then neither answer nor close a block.
+
+    A thought's tags are treated alike; other texts that open or close a thought are removed.
 
     >>> without_tags("2 < 3 </information><answer>x</ANSWER >", ["information", "answer"])
     '2 < 3 (/information)(answer)x(/ANSWER )'
+    >>> without_tags("a [/PLAN] b", ["answer"], "[/PLAN]")
+    'a  b'
     """
-    names = "|".join(map(re.escape, names))
+    thought = [_NAMED.fullmatch(tag) or tag for tag in thought_tags(thought_end)]
+    for tag in thought:
+        while isinstance(tag, str) and tag in text:
+            text = text.replace(tag, "")
+    names = {*names, *(tag[1] for tag in thought if not isinstance(tag, str))}
+    names = "|".join(map(re.escape, sorted(names)))
     # Bounded white space, so that the cost stays linear.
     return re.sub(rf"<(\s{{0,4}}/?\s{{0,4}}(?:{names})\s{{0,4}})>", r"(\1)", text, flags=re.IGNORECASE)
 

@@ -13,6 +13,7 @@ made-up value such as a box of zeros), raises nothing, and takes time linear in 
 - Numbers in quotes, and true or false, are not numbers. Corners of a box are kept in the order given.
 """
 
+import itertools
 import json
 import math
 import re
@@ -47,20 +48,40 @@ _PYTHON = [
         *((r"(?<![0-9eE])\+(?=[0-9.])", ""), (r"(?<![0-9])\.(?=[0-9])", "0."), (r"(?<=[0-9])\.(?![0-9])", ".0")),
     )
 ]
-_CLOSING_TAG = re.compile(r"</[^\s<>/]+>")
+_CLOSING_TAG = re.compile(r"([<\[({|]+)/(.+)", re.DOTALL)
 # No part of this pattern can fail after it has consumed digits, so a search never goes back over them.
 _NUMBER = re.compile(r"[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?")
 
 
 def thought_tags(thought_end: str = "</think>") -> tuple[str, str]:
-    """The opening and closing tag of a thought.
+    """The texts that open and close a thought.
 
-    >>> thought_tags("</analysis>")
-    ('<analysis>', '</analysis>')
+    A closing tag has the opening tag without its slash, whatever its brackets; before any other text, <think> opens.
+
+    >>> thought_tags("</analysis>"), thought_tags("[/REASONING]"), thought_tags("END OF THOUGHT")
+    (('<analysis>', '</analysis>'), ('[REASONING]', '[/REASONING]'), ('<think>', 'END OF THOUGHT'))
+
+    Raises UserError for a text that prompts cannot show, or that cannot be told from the other tags.
     """
-    if not _CLOSING_TAG.fullmatch(thought_end) or thought_end == ANSWER_END:
-        raise UserError(f"thought_end is {thought_end!r}: give a closing tag such as </think>, other than </answer>.")
-    return thought_end.replace("/", "", 1), thought_end
+    tag = _CLOSING_TAG.fullmatch(thought_end)
+    opening = tag[1] + tag[2] if tag else "<think>"
+    fault = _thought_fault(opening, thought_end)
+    if fault:
+        raise UserError(f"thought_end={thought_end!r} {fault}: give a text such as </think> or [/REASONING]")
+    return opening, thought_end
+
+
+def _thought_fault(opening: str, thought_end: str) -> str | None:
+    if not thought_end.strip():
+        return "is white space alone, which no prompt can show"
+    if "{Question}" in thought_end:
+        return "holds {Question}, the place of the question in templates"
+    if thought_end.startswith("</") and ">" not in thought_end:
+        return "lacks its >"
+    tags = (opening, thought_end, ANSWER_START, ANSWER_END)
+    if any(one in other for one, other in itertools.permutations(tags, 2)):
+        return f"cannot be told from {opening}, {ANSWER_START} and {ANSWER_END}"
+    return None
 
 
 def split_completion(completion: str, thought_end: str = "</think>") -> tuple[str, str] | None:

@@ -116,8 +116,8 @@ REFUSED = {
     "a batch of generations": ({"generation_batch_size": 64}, "generation_batch_size is derived"),
     "an unknown method": ({"method": "ppo"}, "method='ppo' is unknown: choose one of grpo, grpo_ma"),
     "an unknown objective": ({"objective": "sum"}, "objective='sum' is unknown: choose one of auto, split, joint"),
-    "an unclosed tag": ({"thought_end": "</think"}, "thought_end='</think' must be a closing tag such as </think>"),
-    "an opening tag": ({"thought_end": "<think>"}, "must be a closing tag"),
+    "an unclosed tag": ({"thought_end": "</think"}, "thought_end='</think' lacks its >: give a text such as </think>"),
+    "an opening tag": ({"thought_end": "<think>"}, "thought_end='<think>' cannot be told from <think>"),
     "greedy rollouts": ({"temperature": 0.0}, "temperature=0.0 must be above 0"),
     "warm-up on one chain": (
         {"think_num": 1, "answer_warmup_steps": 3},

@@ -1,6 +1,5 @@
 """Source records of the formats that scripts/data/convert.py reads."""
 
-
 META = {"original_dataset": "bridge", "original_width": 640, "original_height": 480}
 POINTS = [[265.45, 120.0], [275.15, 162.42], [280.0, 213.33], [280.0, 259.39]]
 MBPP = {"task_id": 2, "text": "Square a number.", "code": "def sq(x):\n    return x * x", "test_setup_code": ""}

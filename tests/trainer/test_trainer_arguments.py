@@ -3,7 +3,7 @@
 import datasets
 import pytest
 from reward_cases import make_task
-from trainer_cases import text_trainer
+from trainer_cases import run, text_trainer
 
 from task.errors import UserError
 from trainer.arguments import check_arguments, check_thought_end
@@ -34,3 +34,21 @@ def test_tasks_of_other_thought_tags_are_refused():
     with pytest.raises(UserError, match=r"loaded for thought_end </plan>, .* load_tasks\(thought_end='</think>'\)"):
         check_thought_end(tasks, "</think>")
     check_thought_end({"plans": tasks["plans"]}, "</plan>")
+
+
+def test_a_thought_does_not_end_with_the_end_of_the_completion(tiny_text, tmp_path):
+    sentence = (
+        r"^thought_end='<\|im_end\|>' holds <\|im_end\|>, with which the model ends its completion: leave it out$"
+    )
+    with pytest.raises(UserError, match=sentence):
+        text_trainer(tiny_text, tmp_path, thought_end="<|im_end|>")
+
+
+def test_thoughts_end_at_any_text(tiny_text, tmp_path):
+    trainer = text_trainer(
+        tiny_text, tmp_path, thought_end="o", max_thought_length=64, think_num=4, max_answer_length=2
+    )
+    run(trainer)
+    nodes = [node for tree in trainer.generation.rollout.trees for node in tree.nodes if node.kind == "thought"]
+    closed = [tiny_text[2].decode(node.token_ids) for node in nodes if node.status == "ok"]
+    assert closed and all(text.rstrip()[:-1].count("o") == 0 or "o" in text[-4:] for text in closed)

@@ -9,12 +9,16 @@ from task.agents.text import (
     UNREADABLE,
     exact_match,
     f1_score,
+    form_reward,
+    in_thought,
     normal_answer,
     tag_action,
     tag_answer,
     tag_form,
     without_tags,
+    without_thoughts,
 )
+from task.parsing.answers import thought_tags
 
 GOOD = "<think>a</think>\n<search>b</search>\n\n<information>c</information>\n\n<think>d</think>\n<answer>e</answer>\n"
 
@@ -93,8 +97,25 @@ def test_the_form_is_an_automaton_over_the_tags(completion, good):
 
 def test_other_names_of_tags():
     text = "<plan>a</plan><look>b</look><seen>c</seen><plan>d</plan><final>e</final>"
-    assert tag_form(text, ["look", "go"], "plan", "seen", "final")
+    assert tag_form(text, ["look", "go"], "</plan>", "seen", "final")
     assert tag_action("<look>b</look>", ["look"], "final") == ("look", "b")
+
+
+@pytest.mark.parametrize("closing", ["[/REASONING]", "END OF THOUGHT"])
+def test_a_thought_may_end_with_any_text(closing):
+    opening = thought_tags(closing)[0]
+    thought = f"{opening}perhaps <search>a</search>"
+    turn = f"{thought}{closing}<search>b</search>"
+    assert in_thought(thought, ["search"], closing) and not in_thought(turn, ["search"], closing)
+    assert tag_action(turn, ["search"], thought_end=closing) == ("search", "b")
+    assert without_thoughts(turn, ["search"], closing) == "<search>b</search>"
+    form = f"{opening}a{closing}<search>b</search>\n<information>c</information>{opening}d{closing}<answer>e</answer>"
+    assert tag_answer(form, thought_end=closing) == "e"
+    assert form_reward(form, ["search"], closing) == 1.0
+    assert form_reward(form.replace(closing, "</think>"), ["search"], closing) == 0.0
+    assert form_reward(form.replace(opening, "", 1), ["search"], closing) == 0.0
+    seen = without_tags(f"x {opening}y{closing}</ANSWER>", ["answer"], closing)
+    assert closing not in seen and opening not in seen and seen.endswith("(/ANSWER)")
 
 
 def test_a_thought_of_another_tag_holds_text_too():

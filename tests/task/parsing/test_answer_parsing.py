@@ -53,8 +53,37 @@ def test_tags_follow_thought_end():
     assert split_completion(completion, "</analysis>") == ("a", "1")
     assert split_completion(completion) is None
     assert answer_text("<analysis>never closed <answer>1</answer>", "</analysis>") is None
-    with pytest.raises(ValueError, match="closing tag"):
+    with pytest.raises(ValueError, match="cannot be told from <think>"):
         thought_tags("<think>")
+
+
+@pytest.mark.parametrize(
+    ("closing", "opening"),
+    [
+        ("[/REASONING]", "[REASONING]"),
+        ("<|/think|>", "<|think|>"),
+        ("{/plan}", "{plan}"),
+        ("</a b>", "<a b>"),
+        ("END OF THOUGHT", "<think>"),
+        ("###", "<think>"),
+        ("<|end_of_thought|>", "<think>"),
+        ("\n---\n", "<think>"),
+    ],
+)
+def test_any_text_that_can_be_told_from_the_tags_ends_a_thought(closing, opening):
+    assert thought_tags(closing) == (opening, closing)
+    assert split_completion(f"{opening}a{closing} <answer>1</answer>", closing) == ("a", "1")
+    assert answer_text(f"{opening}a{closing} so <answer>1</answer>", closing) == "1"
+    assert answer_text(f"{opening}never closed <answer>1</answer>", closing) is None
+    assert split_completion(f"{opening}a{closing}b{closing}<answer>1</answer>", closing) is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", " \n", "</think", "<answer>", "</answer>", "answer", "<", "a</answer>", "{Question}"]
+)
+def test_texts_that_prompts_or_parsers_cannot_hold_are_refused(text):
+    with pytest.raises(ValueError, match=r"^thought_end=.*: give a text such as </think> or \[/REASONING\]$"):
+        thought_tags(text)
 
 
 @pytest.mark.parametrize(

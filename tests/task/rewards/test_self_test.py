@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 from task_files import write
 
+from dataset.prompts import render_question
 from task.rewards.self_test import check_rewards, run_self_test
 from task.runners.optional import MissingPackage, need
 from task.task_loader import load_tasks
@@ -24,6 +25,18 @@ def task_of(folder, accuracy: str, test: str = TEST):
     path = write(folder, "count.py", ("return 0.5", accuracy))
     path.write_text(path.read_text() + test)
     return load_tasks(folder)["count"]
+
+
+@pytest.mark.parametrize("closing", ["[/REASONING]", "END OF THOUGHT"])
+def test_every_shipped_task_scores_its_examples_whatever_ends_a_thought(closing):
+    for task in load_tasks(thought_end=closing).values():
+        try:
+            scores = run_self_test(task)
+        except MissingPackage:
+            continue
+        assert scores is None or scores[0] > scores[1], task.name
+        prompt = render_question(task, "q")
+        assert closing in prompt and "</think>" not in prompt, task.name
 
 
 def test_a_sound_reward_scores_its_examples(tmp_path):

@@ -68,7 +68,7 @@ def agent_policy(
         )
     samples = {name: _checked_environment(task, first[name], settings) for name, task in used.items()}
     thought_end = next(iter(used.values())).thought_end
-    form = _form(samples, tokenizer, module, thought_tags(thought_end)[0].strip("<>"))
+    form = _form(samples, tokenizer, module, thought_end)
     environment_makers = {
         record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records
     }
@@ -186,7 +186,7 @@ def _warn_of_unknown_settings(task: Task, environment: Any, settings: dict) -> N
             )
 
 
-def _form(samples: dict[str, Any], tokenizer, module, think: str):
+def _form(samples: dict[str, Any], tokenizer, module, thought_end: str):
     """The action form that all environments share."""
     forms = {name: getattr(environment, "action_form", "tags") for name, environment in samples.items()}
     unknown = next((name for name, form in forms.items() if form not in ACTION_FORMS), None)
@@ -201,9 +201,9 @@ def _form(samples: dict[str, Any], tokenizer, module, think: str):
             "cannot mix: train them separately, or give their environments the same action_form and tags"
         )
     if "tool_calls" in forms.values():
-        return _tool_call_form(samples, tokenizer, module, think)
+        return _tool_call_form(samples, tokenizer, module, thought_end)
     tools = {name for environment in samples.values() for name in tools_of(environment)}
-    form = TagForm(sorted(tools), think, next(iter(tags.values())))
+    form = TagForm(sorted(tools), thought_end, next(iter(tags.values())))
     for question_type, environment in samples.items():
         _check_tags(question_type, environment, form)
     return form
@@ -220,7 +220,8 @@ def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
                 f"{where}: the tool {name} cannot be called by a tag ({error}): give all but one of its arguments "
                 "defaults, or the environment action_form 'tool_calls'"
             ) from None
-    twice = next((name for name in form.names if form.names.count(name) > 1), None)
+    names = [thought_tags(form.thought_end)[0].strip("<>"), *form.names]
+    twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise UserError(
             f"{where}: {twice!r} names two of the thought, the tools, the observation and the answer: rename the tool, "
@@ -231,7 +232,7 @@ def _check_tags(question_type: str, environment: Any, form: TagForm) -> None:
         raise UserError(f"{where}: unknown tags {odd}: only 'information' and 'answer' can be renamed")
 
 
-def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> ToolCallForm:
+def _tool_call_form(samples: dict[str, Any], tokenizer, module, thought_end: str) -> ToolCallForm:
     """The chat template's form; UserError if the template does not list the tools."""
     marked = [{"type": "function", "function": {"name": "tool_of_this_test", "parameters": {}}}]
     if "tool_of_this_test" not in module.render([{"role": "user", "content": "x", "tools": marked}]):
@@ -239,4 +240,4 @@ def _tool_call_form(samples: dict[str, Any], tokenizer, module, think: str) -> T
             f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: use a "
             "model whose template does, or environments with action_form 'tags'"
         )
-    return ToolCallForm(module.processor, tokenizer.eos_token, think)
+    return ToolCallForm(module.processor, tokenizer.eos_token, thought_end)

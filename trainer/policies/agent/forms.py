@@ -35,15 +35,14 @@ class TagForm:
 
     Args:
         tools: the names of the environment's tools, which are their tags.
-        think: the tag of thoughts.
+        thought_end: the text that closes a thought.
         tags: other names for `information` (the tag of observations) and `answer`.
     """
 
-    def __init__(self, tools: list[str], think: str, tags: dict[str, str]):
-        self.tools = tools
+    def __init__(self, tools: list[str], thought_end: str, tags: dict[str, str]):
+        self.tools, self.thought_end = tools, thought_end
         self.information, self.answer = tags.get("information", "information"), tags.get("answer", "answer")
-        self.thought_end = f"</{think}>"
-        self.names = [think, *tools, self.information, self.answer]
+        self.names = [*tools, self.information, self.answer]
         self.stops = tuple(f"</{name}>" for name in (*tools, self.answer))
 
     def in_thought(self, text: str) -> bool:
@@ -76,17 +75,17 @@ class ToolCallForm:
     Args:
         processor: has a chat template that supports tool turns.
         eos: the text of the token that ends a turn.
-        think: the tag of thoughts. Like the answer's tag it is removed from a tool's text, since rewards parse both.
+        thought_end: the text that closes a thought. Like the answer's tag it is removed from a tool's text, since
+            rewards parse both.
 
     Raises UserError for a template that does not support tool turns.
     """
 
     stops = ()
 
-    def __init__(self, processor, eos: str, think: str = "think"):
-        self.processor, self.eos = processor, eos
-        self.thought_end = f"</{think}>"
-        self.names = ["tool_call", "tool_response", think, "answer"]
+    def __init__(self, processor, eos: str, thought_end: str = "</think>"):
+        self.processor, self.eos, self.thought_end = processor, eos, thought_end
+        self.names = ["tool_call", "tool_response", "answer"]
         self._frames: dict[int, list[str]] = {}
         self.frame(1)
 

@@ -49,7 +49,7 @@ class Framer:
 
     Args:
         module: the VLMModule (`encode_observation`).
-        form: a TagForm or ToolCallForm; its `names` are the tags that a tool's text must not contain.
+        form: a TagForm or ToolCallForm; its `names` and `thought_end` say which tags a tool's text must not contain.
     """
 
     def __init__(self, module, form):
@@ -102,7 +102,7 @@ class Framer:
         for token in self.tokens:
             if token in text:
                 text = text.replace(token, f"{token[0]} {token[1:]}")
-        return without_tags(text.encode("utf-8", "replace").decode(), self.form.names)
+        return without_tags(text.encode("utf-8", "replace").decode(), self.form.names, self.form.thought_end)
 
     def _encode(self, parts: list[dict]):
         with self._lock:  # fast tokenizers are not thread-safe while they encode
