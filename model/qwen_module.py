@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import SimpleNamespace
 
 import torch
@@ -17,7 +17,8 @@ from task.rewards.frames import processed_size
 
 PADS = {"image": "<|image_pad|>", "video": "<|video_pad|>"}
 MEDIA_TOKENS = ("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", *PADS.values())
-MEDIA_KEYS = ("pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "second_per_grid_ts")
+PIXELS = {"image": ("pixel_values", "image_grid_thw"), "video": ("pixel_values_videos", "video_grid_thw")}
+MEDIA_KEYS = (*PIXELS["image"], *PIXELS["video"], "second_per_grid_ts")
 LANGUAGE_LINEARS = r".*language_model\.layers\.\d+\.(self_attn\.[qkvo]_proj|mlp\.(gate|up|down)_proj)"
 VISION_LINEARS = r".*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.(gate|up|down)_proj)|merger\.mlp\.[02])"
 # The rate at which qwen-vl-utils samples videos; assumed for videos without a stated rate.
@@ -101,6 +102,7 @@ class Qwen2_5VLModule(VLMModule):
         media = {key: torch.as_tensor(encoded[key]) for key in MEDIA_KEYS if key in encoded}
         self.check_media(ids, media, what)
         position_ids = self._positions(ids, media)
+        item_keys = [_digest(*item) for item in _items(media)]
         return EncodedPrompt(
             ids=ids,
             position_ids=position_ids,
@@ -108,7 +110,8 @@ class Qwen2_5VLModule(VLMModule):
             media=media,
             image_sizes=sizes,
             processed_sizes=self._processed_sizes(media),
-            media_key=_media_key(media),
+            item_keys=item_keys,
+            media_key=" ".join([*item_keys, *map(str, media.get("second_per_grid_ts", torch.empty(0)).tolist())]),
         )
 
     def check_media(self, ids, media, what):
@@ -125,6 +128,15 @@ class Qwen2_5VLModule(VLMModule):
                     f"{0 if grid is None else len(grid)} {kind}s: each feature needs its own placeholder, "
                     f"so leave prompts uncut and never sample {PADS[kind]}."
                 )
+
+    def media_features(self, model, prompt, known):
+        encode = {"image": model.get_image_features, "video": model.get_video_features}
+        found: dict[str, list[torch.Tensor]] = {}
+        for key, (kind, pixels, grid) in zip(prompt.item_keys, _items(prompt.media), strict=True):
+            if key not in known:
+                known[key] = encode[kind](pixels.to(model.device), grid.to(model.device)).pooler_output[0]
+            found.setdefault(kind, []).append(known[key])
+        return found
 
     def _positions(self, ids: list[int], media: dict) -> torch.Tensor:
         """(3, P) rotary positions by transformers' own function, which needs the config but no weights."""
@@ -187,11 +199,16 @@ def _frame_size(video) -> tuple[int, int]:
     return video[0].size
 
 
-def _media_key(media: dict[str, torch.Tensor]) -> str:
-    if not media:
-        return ""
-    digest = hashlib.blake2b(digest_size=16)
-    for key in sorted(media):
-        digest.update(f"{key}{tuple(media[key].shape)}".encode())
-        digest.update(media[key].contiguous().numpy().tobytes())
+def _items(media: dict[str, torch.Tensor]) -> Iterator[tuple[str, torch.Tensor, torch.Tensor]]:
+    """(kind, (patches, values per patch) pixels, (1, 3) grid) of each picture, then of each video."""
+    for kind, (pixels, grids) in PIXELS.items():
+        if pixels in media:
+            patches = media[grids].prod(dim=1).tolist()
+            for values, grid in zip(media[pixels].split(patches), media[grids].split(1), strict=True):
+                yield kind, values, grid
+
+
+def _digest(kind: str, pixels: torch.Tensor, grid: torch.Tensor) -> str:
+    digest = hashlib.blake2b(f"{kind}{grid.tolist()}".encode(), digest_size=16)
+    digest.update(pixels.contiguous().numpy())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 from jinja2 import TemplateError
+from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from task.errors import UserError
 
@@ -36,7 +37,11 @@ class EncodedPrompt:
         next_position: position of the first completion token on every axis; token d is at next_position + d.
         image_sizes: (width, height) of the originals in pixels: pictures first, then videos (one frame).
         processed_sizes: the same after resizing, as the model sees them (from the grid).
+        item_keys: one per picture, then one per video; equal if and only if they are equal after processing.
         media_key: equal for two prompts if and only if their media are equal; "" for text.
+        features: "image" and "video" -> (tokens, hidden size) of each, as a frozen vision tower gave them, on the
+            model's device; every pass over the prompt is given them in place of the pixels. None: each pass runs the
+            tower.
     """
 
     ids: list[int]
@@ -45,7 +50,9 @@ class EncodedPrompt:
     media: dict[str, torch.Tensor] = field(default_factory=dict)
     image_sizes: list[tuple[int, int]] = field(default_factory=list)
     processed_sizes: list[tuple[int, int]] = field(default_factory=list)
+    item_keys: list[str] = field(default_factory=list)
     media_key: str = ""
+    features: dict[str, list[torch.Tensor]] | None = None
 
 
 class VLMModule(ABC):
@@ -205,6 +212,26 @@ class VLMModule(ABC):
             if freeze_vision and self.tower_of(name) != "language":
                 parameter.requires_grad_(False)
 
+    def has_fixed_features(self, model) -> bool:
+        """Whether the policy and its reference have the same features of a picture, whatever is trained on them.
+
+        So no parameter of vision tower and merger is trained, and none has an adapter, which a reference may lack.
+        """
+        from peft.tuners.tuners_utils import BaseTunerLayer
+        from peft.utils.other import AuxiliaryTrainingWrapper
+
+        adapted = (BaseTunerLayer, AuxiliaryTrainingWrapper)
+        trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        trained |= {f"{name}." for name, layer in model.named_modules() if isinstance(layer, adapted)}
+        return all(self.tower_of(name) == "language" for name in trained)
+
+    def media_features(self, model, prompt: EncodedPrompt, known: dict[str, torch.Tensor]) -> dict[str, list]:
+        """The `features` of an encoded prompt. Only items whose key is not in `known` are computed; they are added.
+
+        Each picture and video is a call of its own, so its features do not depend on what else is in the batch.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has no media")
+
     def eos_token_ids(self, processor, stated: Iterable[int] = ()) -> list[int]:
         """Ids that end an answer: the tokenizer's, the checkpoint's, the family's, and those in `stated`.
 
@@ -257,10 +284,24 @@ class VLMModule(ABC):
         library error that names no row.
         """
 
-    def batch_media(self, prompts: Sequence[EncodedPrompt]) -> dict[str, torch.Tensor]:
-        """Media of several prompts as model arguments, concatenated in order; {} if no prompt has any."""
+    def batch_media(self, prompts: Sequence[EncodedPrompt], device: torch.device | str | None = None) -> dict:
+        """Media of several prompts as model arguments, concatenated in order; {} if no prompt has any.
+
+        These are the pixels, moved to `device`, or the features where prompts have them (all or none of a batch).
+        """
+        prompts = [prompt for prompt in prompts if prompt.media]
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.media)
-        return {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
+        if not any(prompt.features for prompt in prompts):
+            joined = {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
+            return {key: values.to(device) for key, values in joined.items()}
+        assert all(prompt.features for prompt in prompts), "some prompts have features, others have pixels"
+        kinds = dict.fromkeys(kind for prompt in prompts for kind in prompt.features)
+        found = {kind: [item for prompt in prompts for item in prompt.features.get(kind, ())] for kind in kinds}
+        return {
+            "mm_encoder_outputs": {
+                kind: BaseModelOutputWithPooling(pooler_output=tuple(items)) for kind, items in found.items()
+            }
+        }
 
 
 def typed_parts(messages: list[dict]) -> list[dict]:

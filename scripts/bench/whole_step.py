@@ -1,10 +1,11 @@
 """One whole optimiser step (media, rollout, rewards, loss, update): ours against TRL's, alternately in one process.
 
-    python scripts/bench/whole_step.py --preset cpu --rounds 2 --json whole_step.json
+    python scripts/bench/whole_step.py --preset cpu --rounds 3 --json whole_step.json
 
 Both sides are complete trainers on equal models with one prompt and one picture per step: ours grows K thoughts x M
 answers, TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. `train()` of one
-step is timed, including its start-up. All weights are trained, with AdamW.
+step is timed, including its start-up. The vision tower and the merger are frozen on both sides, as in training by
+default (`--train_tower` trains them, too); all other weights are trained, with AdamW.
 """
 
 import dataclasses
@@ -67,10 +68,12 @@ def _dataset(rows: list[dict]) -> Dataset:
 def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     processor = build_processor()
     models = [build_model(preset, processor) for _ in range(2)]
-    for model in models:
-        write_to_the_limit(model, processor)
     module = Qwen2_5VLModule(models[0].config)
     module.processor = processor
+    for model in models:
+        write_to_the_limit(model, processor)
+        module.freeze(model, freeze_vision=not args.train_tower)
+    tower_calls = count_calls(models[0].model.visual)
     images = write_pictures(folder, sizes["grid"], PROMPTS)
     question = question_of_length(module, images[0], sizes["text_tokens"] + 2)
     rows = [{"question": question, "image": image} for image in images]
@@ -84,6 +87,7 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
         clock.run("ours", ours.train)
         clock.run("stock", stock.train)
     seconds = clock.medians()
+    ratios = [stock / ours for ours, stock in zip(clock.seconds["ours"], clock.seconds["stock"], strict=True)]
     rollout = ours.generation.rollout
     prompt, tree = len(rollout.prompts[0].ids), rollout.trees[0].unique_tokens()
     row_tokens = sum(prompt + len(rollout.completion(row)) for row in range(leaves))
@@ -96,9 +100,21 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
         "ours_s": seconds["ours"],
         "stock_s": seconds["stock"],
         "speedup": seconds["stock"] / seconds["ours"],
+        "speedup_lowest": min(ratios),
+        "speedup_highest": max(ratios),
+        "tower_calls_per_picture": len(tower_calls) / args.rounds,
     }
+
+
+def count_calls(layer) -> list[int]:
+    """A list that grows by one entry with each call of the layer."""
+    calls = []
+    layer.register_forward_pre_hook(lambda *given: calls.append(1))
+    return calls
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        run(benchmark_parser(__doc__, rounds=2), lambda *given: measure(*given, Path(folder)))
+        parser = benchmark_parser(__doc__, rounds=3)
+        parser.add_argument("--train_tower", action="store_true", help="train the vision tower and the merger, too")
+        run(parser, lambda *given: measure(*given, Path(folder)))

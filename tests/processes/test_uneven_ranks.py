@@ -22,6 +22,8 @@ SOME = [
     "one process skips, the other has text",
     "cuts and pictures differ",
     "sampled rollouts of different length",
+    "sampled, vision frozen, picture and text",
+    "sampled, vision frozen, video and two pictures",
 ]
 RUN = {
     "zero2": list(SCENARIOS),

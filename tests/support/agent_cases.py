@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 from config.methods.tree_grpo import TreeGRPOFields, parse_environment_args
 from trainer.policies.agent.build import agent_policy, shape_of
+from trainer.policies.agent.forms import Action, TagForm, Turn
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
 
@@ -148,3 +149,16 @@ class ForkingCounter(Counter):
         copy = type(self)()
         copy._total = self._total
         return copy
+
+
+def act_by_text(monkeypatch) -> None:
+    """A random model writes no tags: every third turn is an answer, one in seven is unreadable, the others act."""
+
+    def read(self, text, ended):
+        code = sum(map(ord, text))
+        if code % 7 == 0:
+            return Turn(fault="I try again.")
+        argument = ("left", "down", "right", "up")[code % 4] if "move" in self.tools else str(code % 5)
+        return Turn(answered=True) if code % 3 == 0 else Turn(actions=(Action(self.tools[0], argument),))
+
+    monkeypatch.setattr(TagForm, "read", read)

@@ -127,6 +127,10 @@ SCENARIOS = {
     "cuts of max_slots differ": Scenario((TEXT, TEXT), write=short_and_long, settings={"max_slots": 420}),
     "cuts and pictures differ": Scenario((PICTURE, TEXT), write=short_and_long, settings={"max_slots": 480}, **OPEN),
     "sampled rollouts of different length": Scenario((PICTURE, TEXT), write=None, **OPEN),
+    "sampled, vision frozen, picture and text": Scenario((PICTURE, TEXT), write=None),
+    "sampled, vision frozen, video and two pictures": Scenario(
+        (VIDEO, TWO), write=None, settings={"beta": 0.04, "num_iterations": 2}
+    ),
     "sampled, one prompt for both": Scenario(write=None, settings={"sync_prompt_across_ranks": True}),
 }
 

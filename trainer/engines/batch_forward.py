@@ -14,6 +14,7 @@ from torch import Tensor
 from task.errors import UserError
 from trainer.engines.host_copies import upload
 from trainer.engines.kv_cache import ForkingCache
+from trainer.engines.media_features import MediaFeatures
 
 FORKABLE = {"full_attention", "sliding_attention"}
 
@@ -45,13 +46,13 @@ class BatchForward:
 
     Args:
         model: the bare model.
-        module: its VLMModule, for `batch_media`.
+        media: gives the model arguments of the media of prompts and observations.
         prompts: one EncodedPrompt per row.
         pad_id: left padding of the shorter prompts; any id that is no media placeholder.
     """
 
-    def __init__(self, model, module, prompts: list, pad_id: int):
-        self.model, self.module, self.prompts, self.pad_id = model, module, prompts, pad_id
+    def __init__(self, model, media: MediaFeatures, prompts: list, pad_id: int):
+        self.model, self.media, self.prompts, self.pad_id = model, media, prompts, pad_id
         self.device = model.device
         self.prompt_tokens = self.fed_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.axes = prompts[0].position_ids.shape[:-1]
@@ -72,7 +73,7 @@ class BatchForward:
         positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
         mask = torch.arange(ids.shape[1], device=self.device) >= self._pads if self.padded else None
-        return self._call(self.cache, ids, positions, mask, **self._media(self.prompts))[:, -1]
+        return self._call(self.cache, ids, positions, mask, **self.media.arguments(self.prompts))[:, -1]
 
     def select(self, sources: list[int]) -> Tensor:
         """Row i becomes a copy of the old row sources[i]; rows that stay are not copied.
@@ -126,7 +127,7 @@ class BatchForward:
         keep = upload([size - 1 for size in ends], self.device)
         cache = self.cache.with_rows([row.states for row in rows])
         inputs = [values.to(self.device) for values in (ids, positions, mask)]
-        media = self._media([prompt for row in rows for prompt in row.media])
+        media = self.media.arguments([prompt for row in rows for prompt in row.media])
         logits = self._call(cache, *inputs, logits_to_keep=keep, **media)
         logits = logits[range(len(rows)), [ends.index(size) for size in sizes]]
         return [cache.take(row, above, above + size) for row, size in enumerate(sizes)], logits
@@ -134,9 +135,6 @@ class BatchForward:
     def _set_pads(self, pads: list[int], on_device: Tensor | None = None) -> None:
         self.pads, self.padded = pads, any(pads)
         self._pads = (upload(pads, self.device) if on_device is None else on_device)[:, None]
-
-    def _media(self, prompts: list) -> dict[str, Tensor]:
-        return {name: values.to(self.device) for name, values in self.module.batch_media(prompts).items()}
 
     def _mask(self) -> Tensor | None:
         """Which of the L + 1 slots a row's newest token attends to: all but the padding."""

@@ -20,6 +20,7 @@ from trainer.engines.batch_forward import BatchForward
 from trainer.engines.calls import Calls
 from trainer.engines.growth import Growth
 from trainer.engines.live_rows import LiveRows
+from trainer.engines.media_features import MediaFeatures
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
 from trainer.policies.policy import Policy
@@ -41,7 +42,7 @@ class TransformersEngine:
 
     Args:
         model: the bare model (not wrapped by DDP or DeepSpeed), in eval mode; a PEFT model is fine.
-        module: its VLMModule; only `batch_media` is used.
+        module: its VLMModule, for the media of prompts and observations.
         tokenizer: decodes segments to find stop strings.
         sampling: settings of the sampler; the model's generation_config is ignored.
         eos_ids: tokens that end a rollout; they are kept in the node.
@@ -98,19 +99,21 @@ class TransformersEngine:
         for _, tree in (pair for pair in pairs if pair[0] is None):
             tree.add(Node(PROMPT, policy.start().kind, self.eos_ids[:1], sampled=False, status="failed"))
         pairs = [pair for pair in pairs if pair[0] is not None]
-        size = self.max_prompts or max(len(pairs), 1)
+        size, media = self.max_prompts or max(len(pairs), 1), MediaFeatures(self.model, self.module)
         for start in range(0, len(pairs), size):
             batch = pairs[start : start + size]
-            self._grow_together([prompt for prompt, _ in batch], [tree for _, tree in batch], policy)
+            self._grow_together([prompt for prompt, _ in batch], [tree for _, tree in batch], policy, media)
         return trees
 
-    def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy) -> None:
+    def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy, media: MediaFeatures) -> None:
         vocab_size = self.model.config.get_text_config().vocab_size
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher)
-        forward = BatchForward(self.model, self.module, prompts, self._pad_id())
+        forward = BatchForward(self.model, media, prompts, self._pad_id())
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
             Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress).run()
+        # Observations at the end of a tree were not fed here, but the log-prob passes contain them.
+        media.add(node.media for tree in trees for node in tree.nodes if node.media is not None)
         self.stats["prompt_tokens"] += forward.prompt_tokens
         self.stats["recomputed_tokens"] += forward.fed_tokens - forward.prompt_tokens - sum(map(fed_once, trees))
 

@@ -3,7 +3,8 @@
 DDP, ZeRO and FSDP communicate as modules run. If one process runs the vision tower and another does not, both hang, or
 gradients of different weights are summed. So if a kind of media occurs anywhere in a generation, every forward pass of
 every process contains that kind: a pass without it gets a tiny dummy, whose tokens no row attends to. This changes no
-value, and the gradient of the dummy is exactly zero.
+value, and the gradient of the dummy is exactly zero. A frozen tower needs none: media whose features are given
+(`EncodedPrompt.features`) do not run it in any pass.
 """
 
 from __future__ import annotations
@@ -24,8 +25,8 @@ SIDE = 56  # pixels
 
 
 def media_kinds(items: Iterable[EncodedPrompt]) -> list[bool]:
-    """For each of `KINDS`, whether it occurs among the media of prompts and observations."""
-    found = {key for item in items for key in item.media}
+    """For each of `KINDS`, whether it occurs among the media of prompts and observations that need the tower."""
+    found = {key for item in items if item.features is None for key in item.media}
     return [kind in found for kind in KINDS]
 
 

@@ -201,14 +201,14 @@ def dense_forward(
     observations = observations or [()] * len(prompts)
     offsets = [completion_offsets(found, logits_to_keep) for found in observations]
     pairs = zip(prompts, observations, strict=True)
-    media = module.batch_media([item for prompt, found in pairs for item in (prompt, *(seen for _, seen in found))])
+    with_media = [item for prompt, found in pairs for item in (prompt, *(seen for _, seen in found))]
     outputs = model(
         input_ids=input_ids,
         attention_mask=attention_mask,
         position_ids=row_positions(prompts, input_ids.size(1), offsets).to(input_ids.device),
         labels=labels,
         fused_lm_head=True,
-        **{name: tensor.to(input_ids.device) for name, tensor in media.items()},
+        **module.batch_media(with_media, input_ids.device),
     )
     entropy = outputs.entropy
     return outputs.log_probs[:, -logits_to_keep:], None if entropy is None else entropy[:, -logits_to_keep:]

@@ -176,8 +176,6 @@ def packed_forward(
 
 def _slot_values(callees, module, plan, bare_model):
     """Log-probs and entropies per slot from the fused head, (1, N) each; calls the next model of `callees`."""
-    device = plan.input_ids.device
-    media = {name: value.to(device) for name, value in module.batch_media(plan.prompts).items()}
     output = next(callees)(
         input_ids=plan.input_ids,
         attention_mask=_mask_for(language_attention(bare_model), plan, bare_model.dtype),
@@ -185,7 +183,7 @@ def _slot_values(callees, module, plan, bare_model):
         shift_labels=plan.shift_labels,
         fused_lm_head=True,
         use_cache=False,
-        **media,
+        **module.batch_media(plan.prompts, plan.input_ids.device),
     )
     return output.log_probs, output.entropy
 

@@ -62,7 +62,7 @@ class Stage:
 
     def grow(self, script, prompts, policy, **options):
         self.model = ScriptedModel(script, self.tokenizer.pad_token_id).eval()
-        module = SimpleNamespace(batch_media=lambda prompts: {})
+        module = SimpleNamespace(has_fixed_features=lambda model: False, batch_media=lambda prompts, device: {})
         self.engine = TransformersEngine(self.model, module, self.tokenizer, Sampling(), [EOS], [], **options)
         torch.manual_seed(0)
         return self.engine.grow(prompts, policy, [str(i) for i in range(len(prompts))])

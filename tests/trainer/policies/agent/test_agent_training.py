@@ -6,28 +6,18 @@ import math
 import time
 
 import pytest
-from agent_cases import Counter, Echo, ForkingCounter, task_of
+from agent_cases import Counter, Echo, ForkingCounter, act_by_text, task_of
 from trainer_cases import logged, run, text_rows, text_trainer, vlm_trainer, weights
 
 from dataset.dataset_grpo import rows_from_records
 from task.gridworld import draw
 from task.retrieval.passages import RetrievalError
 from task.task_loader import load_tasks
-from trainer.policies.agent.forms import Action, TagForm, Turn
 
 
 @pytest.fixture
 def acting(monkeypatch):
-    """A random model writes no tags: every third turn is an answer, one in seven is unreadable, the others search."""
-
-    def read(self, text, ended):
-        code = sum(map(ord, text))
-        if code % 7 == 0:
-            return Turn(fault="I try again.")
-        argument = ("left", "down", "right", "up")[code % 4] if "move" in self.tools else str(code % 5)
-        return Turn(answered=True) if code % 3 == 0 else Turn(actions=(Action(self.tools[0], argument),))
-
-    monkeypatch.setattr(TagForm, "read", read)
+    act_by_text(monkeypatch)
 
 
 def agent_trainer(tiny_text, folder, made, **changes):
