@@ -68,7 +68,7 @@ class BatchForward:
         return self.cache.get_seq_length()
 
     def prefill(self) -> Tensor:
-        """Logits (B, V) after each prompt. Pictures of prompts are encoded only here."""
+        """Logits (B, V) after each prompt, pictures included."""
         rows = [[self.pad_id] * pad + prompt.ids for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
