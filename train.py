@@ -19,10 +19,10 @@ from config.grpo_config import GRPOConfig
 from config.methods.tree_grpo import parse_environment_args
 from config.model_config import GRPOModelConfig
 from config.output import (
+    already_through,
     check_no_later,
     check_reporters,
     checkpoint_to_resume,
-    finish,
     make_output,
     steps_left,
 )
@@ -94,15 +94,6 @@ def why_nothing(skipped: dict, history: list[dict]) -> str:
     faults = {name: value for entry in history for name, value in entry.items() if name.startswith("tool/errors/")}
     worst = max((name for name in faults if faults[name]), key=faults.get, default=None)
     return "no prompt grew an answer" + (f", most often for {worst}: see to the tools or their server" if worst else "")
-
-
-def already_through(checkpoint: str, args) -> None:
-    """What is left of a run whose last checkpoint holds its last step: its final files, and a word."""
-    make_output(args.output_dir)
-    if args.process_index == 0:
-        finish(checkpoint, args.output_dir, best=args.load_best_model_at_end)
-        longer = "max_steps" if args.max_steps > 0 else "num_train_epochs"
-        print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise {longer} to train on")
 
 
 def start_from(checkpoint: str, args, model_args) -> None:

@@ -96,6 +96,15 @@ def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool
     return state["epoch"] < num_train_epochs - 1e-9  # a last step may go past a fraction, and rounding just below it
 
 
+def already_through(checkpoint: str, args) -> None:
+    """What is left of a run whose last checkpoint holds its last step: its final files, and a word."""
+    make_output(args.output_dir)
+    if args.process_index == 0:
+        finish(checkpoint, args.output_dir, best=args.load_best_model_at_end)
+        longer = "max_steps" if args.max_steps > 0 else "num_train_epochs"
+        print(f"{checkpoint} is the end of the run, saved to {args.output_dir}: raise {longer} to train on")
+
+
 def finish(checkpoint: str, output_dir: str, best: bool) -> None:
     """Copies the weights, the processor and the state of a run's last checkpoint to where the end of the run puts them.
 

@@ -10,20 +10,38 @@ from task.parsing.answers import thought_tags
 from trainer.engines.sampling import Sampling
 
 AT_LEAST_ONE = (
-    "max_prompt_length", "max_slots", "max_completion_length", "rollout_prompts", "per_device_train_batch_size",
-    "per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation", "num_iterations",
+    "max_prompt_length", "max_slots", "max_completion_length", "rollout_prompts", "steps_per_generation",
+    "num_iterations",
 )  # fmt: skip
-NOT_NEGATIVE = ("learning_rate", "beta", "max_grad_norm", "weight_decay", "epsilon", "epsilon_high")
+NOT_NEGATIVE = ("beta", "epsilon", "epsilon_high")
+LIBRARY_AT_LEAST_ONE = ("per_device_train_batch_size", "per_device_eval_batch_size", "gradient_accumulation_steps")
+LIBRARY_NOT_NEGATIVE = ("learning_rate", "max_grad_norm", "weight_decay")
 ABOVE = {"delta": 1, "sapo_temperature_pos": 0, "sapo_temperature_neg": 0}
+
+
+def check_library_ranges(args) -> None:
+    """Raises UserError, one sentence, for the first setting of a TrainingArguments outside its range; None passes."""
+    check_at_least(args, dict.fromkeys(LIBRARY_AT_LEAST_ONE, 1))
+    _check_not_negative(args, LIBRARY_NOT_NEGATIVE)
+    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
+        raise UserError(
+            f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no training step: set one "
+            "of them above 0 (max_steps -1 leaves it to the epochs)"
+        )
+
+
+def _check_not_negative(args, names: tuple[str, ...]) -> None:
+    for name in names:
+        value = getattr(args, name)
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise UserError(f"{name}={value} must be a finite number of at least 0")
 
 
 def check_ranges(args) -> None:
     """Raises UserError, one sentence, for the first setting of a GRPOConfig outside its range; None passes."""
+    check_library_ranges(args)
     check_at_least(args, dict.fromkeys(AT_LEAST_ONE, 1))
-    for name in NOT_NEGATIVE:
-        value = getattr(args, name)
-        if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise UserError(f"{name}={value} must be a finite number of at least 0")
+    _check_not_negative(args, NOT_NEGATIVE)
     for name, least in ABOVE.items():
         value = getattr(args, name)
         if value is not None and not (value > least and math.isfinite(value)):
@@ -39,9 +57,4 @@ def check_ranges(args) -> None:
             "nothing can be learnt from comparing them"
         )
     Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
-    if args.max_steps == 0 or (args.max_steps < 0 and not args.num_train_epochs > 0):
-        raise UserError(
-            f"max_steps={args.max_steps} and num_train_epochs={args.num_train_epochs} give no training step: set one "
-            "of them above 0 (max_steps -1 leaves it to the epochs)"
-        )
     thought_tags(args.thought_end)

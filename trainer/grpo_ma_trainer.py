@@ -54,7 +54,6 @@ from trainer.run.best import greater_is_better
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
 from trainer.run.layout import LayoutCheck
-from trainer.run.resume import OwnIntervals
 from trainer.run.stopping import StopOnSignal
 from trainer.sampler import TreeSampler
 from trainer.swapped import swapped
@@ -149,7 +148,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
-        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd(), OwnIntervals()):
+        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd()):
             self.add_callback(callback)
         if not args.disable_tqdm:
             self.remove_callback(ProgressCallback)

@@ -6,7 +6,9 @@
 Every record needs a `thought` (a string) beside its question and answer; `--empty_thought` lets records without one
 teach an empty thought. The answer is mapped into the task's frame first (pixels of the processed picture for
 Qwen2.5-VL) and rounded to integers there; a target that the task's own format reward does not accept is refused. Only
-the completion and the end-of-turn token are learnt.
+the completion and the end-of-turn token are learnt. The loss of an optimizer step is one mean over its learnt tokens,
+however they are split into micro-batches and processes. `--resume_from_checkpoint auto` continues under the rules of
+train.py (docs/training.md).
 
 LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
 `--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
@@ -26,11 +28,20 @@ from _root import locate, use_checkout
 ROOT = use_checkout()
 
 import torch
+import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments, set_seed
 
-from config.output import check_no_later, checkpoint_to_resume, make_output
+from config.output import (
+    already_through,
+    check_no_later,
+    check_reporters,
+    checkpoint_to_resume,
+    make_output,
+    steps_left,
+)
 from config.parser import RecipeParser
+from config.ranges import check_library_ranges
 from dataset.dataset_grpo import build_dataset, load_media, read_row
 from dataset.manifest import print_sources, read_manifests
 from model.loading import load_policy
@@ -38,7 +49,9 @@ from task.errors import UserError, library_refusals
 from task.parsing.answers import thought_tags
 from task.rewards.router import reward_arguments
 from task.task_loader import Task, load_tasks
-from trainer.run.checkpoints import AllWeights
+from trainer.run.checkpoints import WholeCheckpoints
+from trainer.run.faults import StepError
+from trainer.run.layout import LayoutCheck
 
 IGNORED = -100
 
@@ -74,6 +87,13 @@ class SFTTrainingArguments(TrainingArguments):
         if self.bf16 is None:
             self.bf16 = torch.cuda.is_available() and not self.fp16
         super().__post_init__()
+        check_library_ranges(self)
+
+    @property
+    def data_order(self) -> dict:
+        """What a step's place in the data follows from, beside the seeds and the number of records."""
+        rows = self.per_device_train_batch_size * self.gradient_accumulation_steps
+        return {"records per process and step": rows, "dataloader_drop_last": self.dataloader_drop_last}
 
 
 def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
@@ -162,11 +182,28 @@ class Collator:
         }
 
 
-class WarmStart(AllWeights, Trainer):
-    """transformers.Trainer whose runs with `--lora_rank 0` can be resumed."""
+class WarmStart(WholeCheckpoints, Trainer):
+    """transformers.Trainer whose loss is the mean over the learnt tokens of an optimizer step, and its checkpoints."""
+
+    def __init__(self, module, model, training: SFTTrainingArguments, **kwargs):
+        super().__init__(model, training, compute_loss_func=self._token_mean, **kwargs)
+        self.module, self.memory = module, {}
+        self.add_callback(LayoutCheck(self))
+
+    def _token_mean(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
+        """Cross-entropy of a micro-batch's learnt tokens, over their number in the step, all processes included."""
+        learnt = labels[:, 1:] != IGNORED
+        total = F.cross_entropy(outputs.logits[:, :-1][learnt].float(), labels[:, 1:][learnt], reduction="sum")
+        loss = total / (learnt.sum() if num_items_in_batch is None else num_items_in_batch)
+        if not torch.isfinite(loss):
+            raise StepError(
+                f"step {self.state.global_step + 1}: the loss is {loss.item():g}; nothing was trained on it: lower "
+                "learning_rate, and go on from an earlier checkpoint"
+            )
+        return loss
 
 
-def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer:
+def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmStart:
     """The ready Trainer; UserError for a user's mistake."""
     set_seed(training.seed)
     tasks = load_tasks(thought_end=args.thought_end)
@@ -195,30 +232,35 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> Trainer
     if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
         training._n_gpu = 1
     with library_refusals(ValueError, ImportError):
-        trainer = WarmStart(model, training, data_collator=collator, train_dataset=rows, processing_class=processor)
-    trainer.module = module
-    return trainer
+        return WarmStart(
+            module, model, training, data_collator=collator, train_dataset=rows, processing_class=processor
+        )
 
 
 def main(argv: list[str] | None = None) -> int:
     args, training = RecipeParser((SFTArguments, SFTTrainingArguments)).parse(argv)
     try:
         make_output(training.output_dir)
+        check_reporters(training.report_to)
         args.dataset = [locate(path) for path in args.dataset]
         args.model_name_or_path = locate(args.model_name_or_path)
         checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
         check_no_later(training.output_dir, checkpoint)
+        if checkpoint and not steps_left(checkpoint, training.max_steps, training.num_train_epochs):
+            already_through(checkpoint, training)
+            return 0
         trainer = build_trainer(args, training)
+        fault = checkpoint and trainer.resume_fault(checkpoint)
+        if fault:
+            raise UserError(f"{checkpoint}: {fault}: go on as it was started, or begin anew in another output_dir")
         with library_refusals(ValueError, TypeError, ImportError, checking=lambda: trainer.lr_scheduler is None):
             trainer.train(resume_from_checkpoint=checkpoint)
+        if trainer.state.global_step == 0:
+            raise UserError("no step was trained, nothing is saved: raise max_steps or num_train_epochs")
+        trainer.save_final()
     except (UserError, OSError) as error:
         print(f"sft.py: {error}", file=sys.stderr)
         return 2
-    if trainer.state.global_step == 0:
-        print("sft.py: no step was trained, nothing is saved: raise max_steps or num_train_epochs.", file=sys.stderr)
-        return 2
-    trainer.save_model()
-    trainer.save_state()
     if trainer.is_world_process_zero():
         print(f"saved to {training.output_dir}")
     return 0

@@ -17,7 +17,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from task.errors import UserError
-from trainer.run.resume import LAYOUT, OPTIMIZER, RANDOM, adapter_fault, follow_own_schedule, layout_fault
+from trainer.run.resume import LAYOUT, OPTIMIZER, RANDOM, OwnIntervals, adapter_fault, follow_own_schedule, layout_fault
 from trainer.swapped import swapped
 
 INCOMPLETE = ".incomplete"
@@ -56,9 +56,20 @@ class AllWeights:
 
 
 class WholeCheckpoints(AllWeights):
-    """The part of GRPOMATrainer that saves and restores; a base class placed before `trl.GRPOTrainer`."""
+    """The part of a Trainer that saves and restores; a base class placed before the library's.
 
+    Attributes:
+        memory: what is kept beside the library's state, JSON.
+
+    `args.data_order` holds the settings from which the place of a step in the data follows.
+    """
+
+    memory: dict
     _saving = False
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.add_callback(OwnIntervals())
 
     def _get_output_dir(self, trial=None) -> str:
         folder = super()._get_output_dir(trial)

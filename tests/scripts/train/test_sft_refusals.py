@@ -16,9 +16,11 @@ ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
         (["--max_stps", "1"], {}, "unknown argument --max_stps: did you mean max_steps?"),
         (["--max_steps", "1"], {"answer": "x"}, "sft.py: record 'r': process_answer of"),
         (["--max_steps", "1"], {"question": "<|image_pad|>"}, "sft.py: record 'r': the text of the user turn contains"),
-        (["--num_train_epochs", "0"], {}, "sft.py: no step was trained, nothing is saved"),
+        (["--num_train_epochs", "0"], {}, "num_train_epochs=0.0 give no training step: set one"),
+        (["--learning_rate", "nan"], {}, "learning_rate=nan must be a finite number of at least 0"),
+        (["--report_to", "nothing"], {}, "sft.py: report_to=nothing: it is unknown or its package is not installed"),
     ],
-    ids=["a misspelt flag", "an answer of another form", "a picture token", "no step"],
+    ids=["a misspelt flag", "an answer of another form", "a picture token", "no step", "a NaN", "a reporter"],
 )
 def test_the_warm_start_names_what_is_wrong(tiny_model_dir, tmp_path, capsys, one_thread, flags, changes, sentence):
     main = runpy.run_path(str(ROOT / "scripts" / "train" / "sft.py"))["main"]

@@ -29,7 +29,7 @@ def checkpoint(tiny_text, tmp_path_factory) -> str:
         ({"per_device_train_batch_size": 8}, "prompts per process and generation 1, and with this run's 2 its step is"),
         ({"gradient_accumulation_steps": 2}, "prompts per process and generation 1, and with this run's 2 its step is"),
         ({"num_iterations": 2}, "it was saved with steps per generation 1, and with this run's 2 its step is another"),
-        ({"rows": 12}, "it was saved with training records 8, and with this run's 12 its step is another position in the"),
+        ({"rows": 12}, "it was saved with training records 8, and with this run's 12 its step is another"),
         ({"shuffle_dataset": True}, "it was saved with shuffle_dataset False, and with this run's True its step is"),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, dict) else "",
