@@ -24,23 +24,22 @@ def check_arguments(train_dataset, keywords: dict) -> None:
             raise UserError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
 
 
-def check_thought_end(tasks: dict, thought_end: str) -> None:
-    """Raises UserError for tasks that expect other thought tags than the policy samples."""
+def check_thought_end(tasks: dict, thought_end: str, module=None) -> None:
+    """Raises UserError for tasks that score other thought tags than the policy samples.
+
+    Also for a text that holds an end-of-sequence token of the `module`: the completion would end with the thought.
+    """
     other = next((task.thought_end for task in tasks.values() if task.thought_end != thought_end), None)
     if other is not None:
         raise UserError(
             f"the tasks were loaded for thought_end {other}, but thoughts end with {thought_end}: load them by "
             f"load_tasks(thought_end={thought_end!r})"
         )
-
-
-def check_tokens_of(thought_end: str, tokenizer, eos_token_ids) -> None:
-    """Raises UserError if the text that ends a thought ends the whole completion."""
-    ends = {tokenizer.convert_ids_to_tokens(token) for token in eos_token_ids}
-    found = next((end for end in sorted(ends) if end in thought_end), None)
+    ends = module.tokenizer.convert_ids_to_tokens(module.eos_token_ids(module.processor)) if module else []
+    found = next((end for end in ends if end in thought_end), None)
     if found is not None:
         raise UserError(
-            f"thought_end={thought_end!r} holds {found}, with which the model ends its completion: leave it out"
+            f"thought_end={thought_end!r} holds {found}, with which the model ends a completion: give a text without it"
         )
 
 

@@ -23,7 +23,7 @@ from config.methods.tree_grpo import parse_environment_args
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import TaskReward, checked_rewards
-from trainer.arguments import check_arguments, check_thought_end, check_tokens_of, complete_reference
+from trainer.arguments import check_arguments, check_thought_end, complete_reference
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
 from trainer.evaluation.in_training import evaluate_rows
@@ -43,7 +43,7 @@ from trainer.logs.metrics import (
 from trainer.logs.progress import RolloutBar, ShortProgress, warn_of_useless_rollouts, without_record_dumps
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
-from trainer.logs.verbose import print_trees, verbose
+from trainer.logs.verbose import print_generation, verbose
 from trainer.methods import METHODS, Batch, Credit, Rows
 from trainer.objective import PARTS, micro_batches, part_inputs, sequence_ratio_inputs, varies_within_rows
 from trainer.policies.agent.build import policies_of_evaluation
@@ -103,11 +103,11 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         **kwargs,
     ):
         check_arguments(train_dataset, kwargs)
-        check_thought_end(tasks or {}, args.thought_end)
         args.greater_is_better = greater_is_better(args.metric_for_best_model, args.greater_is_better, tasks or {})
         self.method = METHODS[args.method]
         self.module = module or module_for(model.config)
         self.module.processor = processing_class
+        check_thought_end(tasks or {}, args.thought_end, self.module)
         self.tasks = tasks or {}
         self.memory: dict = {}
         self.generation: Generation | None = None
@@ -144,7 +144,6 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         self.processes = Processes(self.accelerator)
         complete_reference(self.model)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
-        check_tokens_of(args.thought_end, self._tokenizer, self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
@@ -235,9 +234,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
 
     def _prefetch(self) -> None:
         """Starts loading the prompts of the next generation, which the sampler already knows, while this one trains."""
-        window = self.args.window
-        following = self.state.global_step // window + 1
-        if following * window < self.state.max_steps:
+        following = self.state.global_step // self.args.window + 1
+        if following * self.args.window < self.state.max_steps:
             indices = self._sampler.prompts_of(following, self.accelerator.process_index)
             self.encoder.prefetch([self.train_dataset[i] for i in indices])
 
@@ -273,7 +271,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             scores = (per_func, rewards, output["advantages"].tolist(), self._tokenizer.decode)
             self.tree_log.write(self.state.global_step, rollout, generation.records, *scores)
         if verbose() and self.accelerator.is_main_process:
-            print_trees(rollout, rewards, self._tokenizer.decode)
+            drawn = self._sampler.drawn(self.state.global_step // self.args.window)
+            print_generation(rollout, rewards, self._tokenizer.decode, drawn, rows, credit)
         return output
 
     def _all_rows(self) -> Rows:

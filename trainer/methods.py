@@ -14,7 +14,7 @@ from config.methods.tree_grpo import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
-from trainer.advantages.thought_answer import thought_answer, zero_spread_share
+from trainer.advantages.thought_answer import opposed_thoughts, thought_answer, zero_spread_share
 from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.step import AgentStepPolicy
 from trainer.policies.chain import ChainPolicy
@@ -109,11 +109,13 @@ def credit_grpo_ma(rows: Rows, args) -> Credit:
     result = thought_answer(
         rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage, args.scale_rewards
     )
+    opposed = opposed_thoughts(result.thought, result.answer, rows.groups, rows.closed)
     metrics = {
         "variance/between": result.between,
         "variance/within": result.within,
         "variance/rho": result.rho,
         "thought/zero_spread": result.thought_zero_spread,
+        "thought/sign_disagreement": float(np.mean(opposed)) if opposed else float("nan"),
         "answer/zero_spread": result.answer_zero_spread,
     }
     return Credit(leaf=result.answer, thought=result.thought, metrics=metrics)

@@ -52,6 +52,10 @@ class TreeSampler(Sampler[int]):
         chunk = self._order(epoch)[at * self.per_generation : (at + 1) * self.per_generation]
         return chunk if self.sync else chunk[rank * self.prompts_per_rank : (rank + 1) * self.prompts_per_rank]
 
+    def drawn(self, generation: int) -> list[list[int]]:
+        """The prompts of every process in a generation."""
+        return [self.prompts_of(generation, rank) for rank in range(self.ranks)]
+
     def _order(self, epoch: int) -> list[int]:
         if not self.shuffle:
             return list(range(self.num_prompts))

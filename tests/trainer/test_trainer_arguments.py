@@ -37,9 +37,7 @@ def test_tasks_of_other_thought_tags_are_refused():
 
 
 def test_a_thought_does_not_end_with_the_end_of_the_completion(tiny_text, tmp_path):
-    sentence = (
-        r"^thought_end='<\|im_end\|>' holds <\|im_end\|>, with which the model ends its completion: leave it out$"
-    )
+    sentence = r"^thought_end='<\|im_end\|>' holds <\|im_end\|>, with which the model ends a completion"
     with pytest.raises(UserError, match=sentence):
         text_trainer(tiny_text, tmp_path, thought_end="<|im_end|>")
 

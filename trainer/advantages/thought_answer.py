@@ -94,6 +94,19 @@ def thought_answer(
     )
 
 
+def opposed_thoughts(thought, answer, thoughts, closed) -> list[bool]:
+    """For each closed thought, whether one of its answers has an advantage of the other sign than the thought's.
+
+    Such a thought and that answer push the model in opposite directions. Arguments as in `ThoughtAnswer` and
+    `thought_answer`, (N,) each.
+
+    >>> opposed_thoughts(np.array([0.7, 0.7, -0.7, -0.7]), np.array([1.5, -0.5, -0.5, -0.5]), [0, 0, 1, 1], [True] * 4)
+    [True, False]
+    """
+    thoughts, closed, opposed = np.asarray(thoughts), np.asarray(closed), np.asarray(thought) * np.asarray(answer) < 0
+    return [bool(opposed[thoughts == k].any()) for k in np.unique(thoughts[closed])]
+
+
 def zero_spread_share(values: np.ndarray, groups: np.ndarray) -> float:
     """Share of groups whose values are all equal (no learning signal)."""
     ids = np.unique(groups)

@@ -1,10 +1,11 @@
-"""GRPO_MA_VERBOSE=1: the trees of a generation as text."""
+"""GRPO_MA_VERBOSE=1: a generation as text: its prompts, its trees, and how far its advantages agree."""
 
 from __future__ import annotations
 
 import os
 from collections import defaultdict
 
+from trainer.advantages.thought_answer import opposed_thoughts
 from trainer.rollout import Rollout
 from trainer.tree import PROMPT, Tree
 
@@ -13,6 +14,21 @@ MAX_TEXT = 400
 
 def verbose() -> bool:
     return os.environ.get("GRPO_MA_VERBOSE", "") not in ("", "0")
+
+
+def print_generation(rollout: Rollout, rewards, decode, drawn: list[list[int]], rows, credit) -> None:
+    """Prints the rows of the dataset that the sampler drew for each process, the trees, and the opposed thoughts.
+
+    Args:
+        rewards: (B,) one value per row of the rollout.
+        drawn: per process, from `TreeSampler`.
+        rows, credit: of all processes, see `trainer/methods.py`.
+    """
+    print("sampled rows of the dataset: " + "; ".join(f"process {rank} {rows}" for rank, rows in enumerate(drawn)))
+    print_trees(rollout, rewards, decode)
+    if credit.thought is not None:
+        opposed = opposed_thoughts(credit.thought, credit.leaf, rows.groups, rows.closed)
+        print(f"{sum(opposed)} of {len(opposed)} closed thoughts have an answer with an advantage of the other sign")
 
 
 def print_trees(rollout: Rollout, rewards, decode) -> None:

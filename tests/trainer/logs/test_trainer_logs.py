@@ -20,6 +20,7 @@ EVERY_STEP = {
     *("tokens/generated", "tokens/unique", "tokens/trained", "rollout/failed_share", "rollout/cut_share"),
     *("thought/length", "thought/unclosed_share", "answer/length", "thought/entropy", "answer/entropy"),
     *("variance/between", "variance/within", "variance/rho", "thought/zero_spread", "answer/zero_spread"),
+    "thought/sign_disagreement",
     *("thought/clip_ratio/region_mean", "answer/clip_ratio/region_mean", "sampling/policy_gap", "num_tokens"),
 }
 
@@ -58,6 +59,7 @@ class TestMetrics:
             "variance/between": 0,
             "variance/rho": 0,
             "thought/zero_spread": 0,
+            "thought/sign_disagreement": 0.5,  # one answer to the better thought is worse than the mean
             "answer/zero_spread": 0,
         }
         assert {name: entry[name] for name in expected} == pytest.approx(expected)
@@ -151,6 +153,21 @@ class TestVerbose:
         ]  # fmt: skip
         assert "reward 1.000" in lines[2]
         assert "reward 0.500" in lines[6]
+
+    def test_with_the_sampled_rows_and_the_thoughts_that_oppose_an_answer(
+        self, tiny_text, tmp_path, monkeypatch, capsys
+    ):
+        script(monkeypatch, fixed_tree)
+        monkeypatch.setenv("GRPO_MA_VERBOSE", "1")
+        changes = {"max_steps": 2, "per_device_train_batch_size": 8}
+        trainer = text_trainer(tiny_text, tmp_path, reward=lambda completions, **_: [1.0, 0.0, 0.0, 0.0] * 2, **changes)
+        trainer.train()
+        lines = capsys.readouterr().out.splitlines()
+        sampled = [line for line in lines if line.startswith("sampled rows")]
+        assert sampled == [f"sampled rows of the dataset: process 0 {rows}" for rows in ([0, 1], [2, 3])]
+        count = "2 of 4 closed thoughts have an answer with an advantage of the other sign"
+        assert lines.count(count) == 2
+        assert logged(trainer, "thought/sign_disagreement") == [0.5, 0.5]
 
     @pytest.mark.parametrize("value", ["0", ""])
     def test_and_not_otherwise(self, tiny_text, tmp_path, monkeypatch, capsys, value):
