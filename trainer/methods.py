@@ -14,6 +14,7 @@ from config.methods.tree_grpo import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
+from trainer.advantages.rloo import rloo
 from trainer.advantages.thought_answer import opposed_thoughts, thought_answer, zero_spread_share
 from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.step import AgentStepPolicy
@@ -105,6 +106,11 @@ def credit_grpo(rows: Rows, args) -> Credit:
     return Credit(leaf=leaf_group(rows.rewards, rows.prompts, args.scale_rewards), metrics=metrics)
 
 
+def credit_rloo(rows: Rows, args) -> Credit:
+    metrics = {"advantages/zero_spread": zero_spread_share(rows.rewards, rows.prompts)}
+    return Credit(leaf=rloo(rows.rewards, rows.prompts, args.scale_rewards), metrics=metrics)
+
+
 def credit_grpo_ma(rows: Rows, args) -> Credit:
     result = thought_answer(
         rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage, args.scale_rewards
@@ -184,6 +190,7 @@ def one_answer(args, step: int) -> int | None:
 
 METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
+    "rloo": Method(policy=chains, credit=credit_rloo),
     "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma, splits=two_terms, warm_up_leaves=one_answer),
     "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
     "tree_adv": Method(
