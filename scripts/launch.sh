@@ -172,7 +172,17 @@ if [[ -z ${OMP_NUM_THREADS:-} ]]; then
   cores=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
   OMP_NUM_THREADS=$((cores > processes ? cores / processes : 1))
 fi
-export OMP_NUM_THREADS
+RAYON_NUM_THREADS=${RAYON_NUM_THREADS:-$OMP_NUM_THREADS}  # the tokenizer's threads
+export OMP_NUM_THREADS RAYON_NUM_THREADS
+
+# ---- trees differ in size from step to step: segments that grow keep the GPU's memory from fragmenting ----
+environment=(OMP_NUM_THREADS RAYON_NUM_THREADS)
+if [[ -z $on_cpu ]]; then
+  if [[ -z ${PYTORCH_ALLOC_CONF:-}${PYTORCH_CUDA_ALLOC_CONF:-} ]]; then
+    export PYTORCH_ALLOC_CONF=expandable_segments:True
+    environment+=(PYTORCH_ALLOC_CONF)
+  fi
+fi
 
 # ---- how the processes work together: DeepSpeed, plain data parallelism, or a configuration of accelerate ----
 deepspeed=${DEEPSPEED_CONFIG:-$repo/scripts/$deepspeed}
@@ -196,7 +206,9 @@ fi
 command=("${launch[@]}" "$repo/train.py" --config "$config" "${flags[@]}" "${passed[@]}")
 
 if [[ -n $dry_run ]]; then
-  printf 'OMP_NUM_THREADS=%q' "$OMP_NUM_THREADS"
+  for name in "${environment[@]}"; do printf '%s=%q ' "$name" "${!name}"; done
+  printf '%q' "${command[0]}"
+  command=("${command[@]:1}")
   printf ' %q' "${command[@]}"
   printf '\n'
   exit 0

@@ -135,11 +135,12 @@ def test_one_optimiser_step_of_the_published_setting_is_one_prompt():
     assert (trees, args.sync_prompt_across_ranks, 4 * args.leaves) == (1, True, 64)
 
 
-def test_the_recipe_for_throughput_differs_in_prompts_per_step_alone():
+def test_the_recipe_for_throughput_differs_in_prompts_per_step_and_in_checkpointing():
     names = ("grpo_ma_qwen2_5_vl_3b", "grpo_ma_qwen2_5_vl_3b_throughput")
     published, fast = (yaml.safe_load((ROOT / "config" / "recipes" / f"{name}.yaml").read_text()) for name in names)
     changed = {name for name in fast if fast[name] != published.get(name)}
-    assert changed == {"output_dir", "gradient_accumulation_steps", "sync_prompt_across_ranks"}
+    batch = {"gradient_accumulation_steps", "sync_prompt_across_ranks"}
+    assert changed == {"output_dir", "gradient_checkpointing", *batch}
     assert published.keys() <= fast.keys()
 
 

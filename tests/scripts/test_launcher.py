@@ -3,8 +3,10 @@
 PYTHON names a stand-in that answers the GPU count, and for which start_processes.py writes its arguments to a file.
 """
 
+import itertools
 import json
 import os
+import re
 import shlex
 import shutil
 import socket
@@ -52,7 +54,17 @@ def launch(tmp_path):
 
 
 def words(done: subprocess.CompletedProcess) -> list[str]:
-    """The words of the printed command, as a shell reads them."""
+    """The words of the printed command, as a shell reads them, without the variables in front of it."""
+    return [word for at, word in enumerate(printed_words(done)) if at >= len(variables(done))]
+
+
+def variables(done: subprocess.CompletedProcess) -> dict[str, str]:
+    """The variables that are printed in front of the command."""
+    front = itertools.takewhile(re.compile("[A-Z_]+=").match, printed_words(done))
+    return dict(word.split("=", 1) for word in front)
+
+
+def printed_words(done: subprocess.CompletedProcess) -> list[str]:
     assert done.returncode == 0, done.stderr
     show = "import json, sys; print(json.dumps(sys.argv[1:]))"
     script = f'python=$1; eval "set -- $2"; exec "$python" -c "{show}" "$@"'
@@ -158,8 +170,7 @@ def test_arguments_arrive_unchanged(launch):
 def test_dry_run_prints_what_would_run_and_runs_nothing(launch):
     printed = words(launch("--seed", "7", MASTER_PORT=free_port()))
     assert not launch.out.exists()
-    assert printed[0].startswith("OMP_NUM_THREADS=")
-    assert printed[2:4] == [str(ROOT / "scripts" / "start_processes.py"), "accelerate.commands.launch"]
+    assert printed[1:3] == [str(ROOT / "scripts" / "start_processes.py"), "accelerate.commands.launch"]
     assert str(ROOT / "train.py") in printed
 
 
@@ -243,7 +254,7 @@ def test_several_nodes(launch):
 
 def test_without_deepspeed(launch):
     done = launch("--nproc", "2", DEEPSPEED_CONFIG="none")
-    assert words(done)[3:6] == ["torch.distributed.run", "--nproc_per_node", "2"]
+    assert words(done)[2:5] == ["torch.distributed.run", "--nproc_per_node", "2"]
     assert "--use_deepspeed" not in words(done)
     refused = launch(DEEPSPEED_CONFIG="zero9.json")
     assert refused.returncode == 2
@@ -252,9 +263,26 @@ def test_without_deepspeed(launch):
 
 def test_threads_are_shared_out(launch):
     cores = len(os.sched_getaffinity(0))
-    assert words(launch("--nproc", "1"))[0] == f"OMP_NUM_THREADS={cores}"
-    assert words(launch("--nproc", str(cores * 4)))[0] == "OMP_NUM_THREADS=1"
-    assert words(launch("--nproc", "1", OMP_NUM_THREADS="3"))[0] == "OMP_NUM_THREADS=3"
+    threads = {"OMP_NUM_THREADS", "RAYON_NUM_THREADS"}  # torch's, and the tokenizer's
+    assert variables(launch("--nproc", "1")) == dict.fromkeys(threads, str(cores))
+    assert variables(launch("--nproc", str(cores * 4))) == dict.fromkeys(threads, "1")
+    assert variables(launch("--nproc", "1", OMP_NUM_THREADS="3")) == dict.fromkeys(threads, "3")
+    assert variables(launch("--nproc", "1", RAYON_NUM_THREADS="2"))["RAYON_NUM_THREADS"] == "2"
+
+
+def test_memory_of_a_gpu_is_allocated_in_segments_that_grow_unless_the_user_says_otherwise(launch):
+    assert variables(launch(gpus=2))["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert "PYTORCH_ALLOC_CONF" not in variables(launch())
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+        assert "PYTORCH_ALLOC_CONF" not in variables(launch(gpus=2, **{name: "backend:cudaMallocAsync"}))
+
+
+def test_the_processes_get_the_variables_that_are_printed(launch):
+    done = launch(gpus=1, dry_run=False)
+    assert done.returncode == 0, done.stderr
+    passed = json.loads(launch.out.read_text())[1]
+    assert passed["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert passed["RAYON_NUM_THREADS"] == passed["OMP_NUM_THREADS"]
 
 
 def test_full_fine_tuning_takes_no_adapter_and_zero_3(launch):
@@ -288,7 +316,7 @@ def test_accelerate_reads_its_configurations(name, kind):
 
 def test_plain_data_parallelism(launch):
     done = launch(gpus=2, DEEPSPEED_CONFIG="none")
-    assert words(done)[2:4] == [str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run"]
+    assert words(done)[1:3] == [str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run"]
     assert value(done, "--nproc_per_node") == "2"
 
 

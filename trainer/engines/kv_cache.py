@@ -19,6 +19,16 @@ from transformers.cache_utils import Cache, DynamicLayer
 SPARE = 64
 
 
+def room_for(room: tuple[int, int], rows: int, length: int) -> tuple[int, int]:
+    """(rows, slots) of a buffer that had `room` and must hold so many: what grows gets spare room."""
+    room_rows, room_length = room
+    if rows > room_rows:
+        room_rows = max(rows, room_rows * 3 // 2)
+    if length > room_length:
+        room_length = length + max(SPARE, length // 8)
+    return room_rows, room_length
+
+
 class ForkingLayer(DynamicLayer):
     """Keys and values of one layer: views (R, H, L, D) of buffers with spare rows and slots."""
 
@@ -66,10 +76,9 @@ class ForkingLayer(DynamicLayer):
         """Points the views at the first rows and slots, after enlarging the buffers if necessary."""
         room_rows, _, room_length, _ = self._key_room.shape
         if rows > room_rows or length > room_length:
-            room_rows = room_rows if rows <= room_rows else max(rows, room_rows * 3 // 2)
-            room_length = room_length if length <= room_length else length + max(SPARE, length // 8)
-            self._key_room = _larger(self._key_room, self.keys, room_rows, room_length)
-            self._value_room = _larger(self._value_room, self.values, room_rows, room_length)
+            room = room_for((room_rows, room_length), rows, length)
+            self._key_room = _larger(self._key_room, self.keys, *room)
+            self._value_room = _larger(self._value_room, self.values, *room)
         self.keys = self._key_room[:rows, :, :length]
         self.values = self._value_room[:rows, :, :length]
 
