@@ -1,4 +1,4 @@
-"""Settings of a method that the run does not use: refused, unless a recipe gave them, which other methods may share."""
+"""Settings of other methods than the run's are refused, unless they come from a recipe, which methods may share."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def drop_foreign(args, given: Set[str], recipe_method: str | None) -> dict[str, 
     Args:
         args: the parsed values; `args.method` is the run's method.
         given: names whose value is the recipe's.
-        recipe_method: the method that the recipe names. If it is not the run's, the recipe's sizes go as well where
-            the run's method derives them.
+        recipe_method: the method that the recipe names. If it is not the run's, the recipe's sizes are reset as
+            well if the run's method derives them.
     """
     dropped = {name: OWNERS[name] for name in OWNERS if name in given and OWNERS[name] != args.method}
     for name, owner in dropped.items():

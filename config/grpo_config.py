@@ -181,7 +181,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
     )
     warmup_ratio: float = field(
         default=0.0,
-        metadata={"help": "Must stay 0: warmup_steps takes a share of the steps too (below 1)."},
+        metadata={"help": "Must stay 0: warmup_steps also accepts a share of the steps (below 1)."},
     )
     use_cpu: bool | None = field(default=None, metadata={"help": "Default: True where no accelerator is visible."})
     ddp_timeout: int = field(
@@ -250,7 +250,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
 
     @property
     def data_order(self) -> dict:
-        """What a step's place in the data follows from, beside the seeds and the number of records."""
+        """What determines the position of a step in the data, besides the seeds and the number of records."""
         order = {"prompts per process and generation": self.prompts_per_generation, "steps per generation": self.window}
         names = ("num_iterations", "sync_prompt_across_ranks", "shuffle_dataset")
         return order | {name: getattr(self, name) for name in names}

@@ -97,7 +97,7 @@ def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool
 
 
 def already_through(checkpoint: str, args) -> None:
-    """What is left of a run whose last checkpoint holds its last step: its final files, and a word."""
+    """Finishes a run whose last checkpoint is at its last step: writes the final files and prints a message."""
     make_output(args.output_dir)
     if args.process_index == 0:
         finish(checkpoint, args.output_dir, best=args.load_best_model_at_end)

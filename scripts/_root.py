@@ -1,4 +1,4 @@
-"""Makes a script use the packages of the checkout it lies in, never an installed copy.
+"""Makes a script use the packages of its own checkout, never an installed copy.
 
 A script of scripts/FOLDER/ starts with these lines (scripts/*.py: `parent`; train.py: `parent / "scripts"`):
 
@@ -10,8 +10,8 @@ A script of scripts/FOLDER/ starts with these lines (scripts/*.py: `parent`; tra
 
     ROOT = use_checkout()
 
-After `pip install .` a plain `import task` would find the copy in site-packages, and a task file dropped into the
-checkout would never be seen.
+After `pip install .` a plain `import task` would find the copy in site-packages, and task files added to the checkout
+would be ignored.
 """
 
 import importlib.util
@@ -24,9 +24,9 @@ PACKAGES = ("task", "dataset", "model", "trainer", "config")
 
 
 def use_checkout() -> Path:
-    """Puts the checkout's root first on sys.path, says (stderr, rank 0) where tasks come from, and returns the root.
+    """Puts the checkout's root first on sys.path, prints (stderr, rank 0) the folder of the tasks, returns the root.
 
-    Exits with status 2 when one of the project's packages would still be imported from another place.
+    Exits with status 2 if one of the project's packages would still be imported from elsewhere.
     """
     ours = {str(ROOT), str(ROOT / "scripts")}
     sys.path[:] = [str(ROOT)] + [entry for entry in sys.path if entry not in ours]
@@ -45,9 +45,9 @@ def use_checkout() -> Path:
 
 
 def locate(path: str) -> str:
-    """Absolute form of a local path, looked for from the working folder and then from the checkout; else as it is.
+    """The absolute form of a path that exists relative to the working folder or the checkout; any other path unchanged.
 
-    So the shipped recipes work from any folder, and a saved adapter names its base by a path that stays right.
+    So the shipped recipes work from any folder, and a saved adapter names its base by a valid path.
     """
     for folder in (Path(), ROOT):
         if (folder / path).exists():

@@ -1,8 +1,8 @@
-# What run_grpo_lora.sh and run_grpo_full.sh share: read arguments and variables, count processes, find a port, start
-# train.py. Sourced with `script` (the starter's path, links resolved), `gpu_recipe` (name of the recipe for GPUs),
-# `deepspeed` (name of the DeepSpeed file) and `fixed` (flags that the starter always gives) set.
+# Shared by run_grpo_lora.sh and run_grpo_full.sh: reads arguments and variables, counts processes, finds a port, starts
+# train.py. The script that sources it sets `script` (its path, links resolved), `gpu_recipe` (recipe for GPUs),
+# `deepspeed` (DeepSpeed file) and `fixed` (flags that it always passes).
 # shellcheck shell=bash
-# shellcheck disable=SC2154  # the starter sets them
+# shellcheck disable=SC2154  # set by the sourcing script
 
 [[ -n ${script:-} ]] || { echo 'launch.sh: start run_grpo_lora.sh or run_grpo_full.sh instead' >&2; exit 2; }
 repo=$(cd "$(dirname "$script")/.." > /dev/null && pwd)
@@ -12,7 +12,7 @@ name=${name%.sh}
 say() { printf '%s: %s\n' "$name" "$*" >&2; }
 refuse() { say "$@"; exit 2; }
 
-# ---- our own flags; everything else goes to train.py as it is ----
+# ---- own flags; everything else is passed to train.py unchanged ----
 nproc_flag='' dry_run='' config=${CONFIG:-} passed=()
 while (($#)); do
   case $1 in
@@ -39,7 +39,7 @@ whole_number NNODES "$nnodes" 1
 whole_number NODE_RANK "$node_rank" 0
 ((node_rank < nnodes)) || refuse "NODE_RANK is $node_rank, but with NNODES=$nnodes it runs from 0 to $((nnodes - 1))"
 
-# ---- the Python: .venv when setup.sh made one, else the active environment ----
+# ---- the Python: .venv if setup.sh created one, else the active environment ----
 if [[ -n ${PYTHON:-} ]]; then
   python=$PYTHON
 elif [[ -x $repo/.venv/bin/python ]]; then
@@ -56,7 +56,7 @@ gpus=0
 if [[ -n ${CUDA_VISIBLE_DEVICES+set} ]]; then
   IFS=, read -r -a devices <<< "$CUDA_VISIBLE_DEVICES"
   for device in "${devices[@]}"; do
-    read -r device <<< "$device"  # without blanks at its ends
+    read -r device <<< "$device"  # strips blanks
     case $device in
       '' | -1 | NoDevFiles) break ;;  # CUDA itself stops reading the list here
       GPU-* | MIG-*) ;;
@@ -84,7 +84,7 @@ else
 fi
 [[ -f $config ]] || refuse "the recipe '$config' is not a file: give --config (or CONFIG) one of $repo/config/recipes/*.yaml"
 
-# ---- what a Qwen2.5-VL-3B recipe takes where nothing else is named: local weights, the published trajectory records ----
+# ---- defaults of the Qwen2.5-VL-3B recipes: local weights, the published trajectory records ----
 of_3b='' model_named=${MODEL_PATH:-} records_named=${DATASET_NAME:-} pictures_named=${IMAGE_ROOT:-}
 while IFS= read -r line || [[ -n $line ]]; do
   case $line in
@@ -99,7 +99,7 @@ for word in ${passed[@]+"${passed[@]}"}; do
     --image_root | --image_root=*) pictures_named=yes ;;
   esac
 done
-lies_here() { [[ -e $1 || -e $repo/$1 ]]; }  # train.py looks in the same two places
+lies_here() { [[ -e $1 || -e $repo/$1 ]]; }  # the same two places as train.py
 defaults=()
 if [[ -n $of_3b && -z $model_named ]] && lies_here pretrained_weights/Qwen2.5-VL-3B-Instruct/config.json; then
   defaults+=(--model_name_or_path pretrained_weights/Qwen2.5-VL-3B-Instruct)
@@ -113,9 +113,9 @@ if [[ -n $of_3b && -z $records_named ]]; then
   fi
   defaults+=(--dataset_name "$repo/scripts/train/grpo_trajectory.yaml")
 fi
-((${#defaults[@]} == 0)) || say "taken as nothing else is named: ${defaults[*]}"
+((${#defaults[@]} == 0)) || say "defaults used: ${defaults[*]}"
 
-# ---- rendezvous: a free port, unless MASTER_PORT says which ----
+# ---- rendezvous: MASTER_PORT, or else a free port ----
 port_is_free() {
   "$python" -c 'import socket, sys
 probe = socket.socket()
@@ -127,9 +127,9 @@ except OSError:
 }
 if ((nnodes > 1)); then
   [[ -n ${MASTER_ADDR:-} ]] || refuse "NNODES is $nnodes: set MASTER_ADDR to the address of node 0 on every node"
-  address=$MASTER_ADDR port=${MASTER_PORT:-29500}  # every node must name the same one
+  address=$MASTER_ADDR port=${MASTER_PORT:-29500}  # must be the same on every node
 else
-  address=127.0.0.1  # whatever an earlier job left in MASTER_ADDR
+  address=127.0.0.1  # ignores a MASTER_ADDR left by an earlier job
   port=${MASTER_PORT:-$("$python" -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')}
 fi
 whole_number MASTER_PORT "$port" 1
@@ -167,7 +167,7 @@ from_env REPORT_TO report_to
 from_env SEED seed
 [[ -z $on_cpu ]] || flags+=(--use_cpu true)
 
-# ---- OpenMP threads of several processes on shared cores slow each other down: share the cores out ----
+# ---- OpenMP threads: divide the cores among the processes, which would otherwise slow each other down ----
 if [[ -z ${OMP_NUM_THREADS:-} ]]; then
   cores=$(nproc 2> /dev/null || getconf _NPROCESSORS_ONLN)
   OMP_NUM_THREADS=$((cores > processes ? cores / processes : 1))
@@ -187,8 +187,8 @@ fi
 # ---- how the processes work together: DeepSpeed, plain data parallelism, or a configuration of accelerate ----
 deepspeed=${DEEPSPEED_CONFIG:-$repo/scripts/$deepspeed}
 start=("$python" "$repo/scripts/start_processes.py")
-# Never `accelerate launch --cpu`: with --num_processes 2 it quietly starts one process without DeepSpeed. And always with
-# a --config_file: else the file that `accelerate config` once made counts, whose gpu_ids replace CUDA_VISIBLE_DEVICES.
+# Never `accelerate launch --cpu`: with --num_processes 2 it silently starts one process without DeepSpeed. Always pass
+# --config_file: otherwise the file of an earlier `accelerate config` is used, whose gpu_ids replace CUDA_VISIBLE_DEVICES.
 launch=("${start[@]}" accelerate.commands.launch --num_processes "$((processes * nnodes))" --num_machines "$nnodes"
   --machine_rank "$node_rank" --main_process_port "$port" --mixed_precision no --dynamo_backend no)
 ((nnodes == 1)) || launch+=(--main_process_ip "$address" --same_network)
@@ -214,8 +214,8 @@ if [[ -n $dry_run ]]; then
   exit 0
 fi
 
-# SIGTERM goes to the training processes, which save and end with status 0; torch's own launcher would pass it on, kill
-# them 30 s later and end with a traceback.
+# SIGTERM is sent to the training processes directly, which save and exit with status 0; torch's launcher would forward it,
+# kill them 30 s later and exit with a traceback.
 # shellcheck disable=SC2317  # the trap calls them
 # shellcheck disable=SC2329  # the trap calls them
 children() { ps -A -o pid= -o ppid= | while read -r pid parent; do if ((parent == $1)); then echo "$pid"; fi; done; }
@@ -227,7 +227,7 @@ launcher=$!
 trap relay TERM
 trap 'signalled=yes; kill -INT "$launcher"' INT
 status=0 signalled=yes
-while [[ -n $signalled ]]; do  # a signal ends `wait`, not what it waits for
+while [[ -n $signalled ]]; do  # a signal interrupts `wait`, not the launcher
   signalled='' ended=0
   wait "$launcher" || ended=$?
   ((ended == 127)) || status=$ended

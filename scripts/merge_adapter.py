@@ -1,12 +1,12 @@
-"""Folds a LoRA adapter into its base model and proves that the merged model gives the same logits.
+"""Merges a LoRA adapter into its base model and checks that the merged model gives the same logits.
 
     python scripts/merge_adapter.py runs/mine runs/mine/merged --dtype bfloat16
 
-The sum is made in float32, whatever dtype is saved. Before anything is written, the model with the adapter and the
-merged one answer two prompts, one with a picture where the model takes any; the largest gap of their float32 logits is
-printed, and above 1e-4 nothing is written. OUT then is a whole model with its processor, for --model_name_or_path of
-training and evaluation. Saved in bfloat16 or float16 its weights are rounded once, after the proof; how far that moves
-the logits is printed too. Exit status 2 for a user's mistake, with one sentence.
+The merge is computed in float32, whatever dtype is saved. Before anything is written, the model with the adapter and
+the merged one are run on two prompts, one with a picture if the model takes pictures. The largest difference of their
+float32 logits is printed; if it exceeds 1e-4, nothing is written. OUT is then a full model with its processor, for
+--model_name_or_path of training and evaluation. For bfloat16 or float16 the weights are rounded once, after the check;
+the effect on the logits is printed too. Exit status 2 for a user's mistake, with one sentence.
 """
 
 import argparse
@@ -34,8 +34,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("adapter", metavar="ADAPTER", help="LoRA checkpoint folder")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new or empty folder for the merged model")
-    parser.add_argument("--model_name_or_path", help="base of the adapter (default: the base the adapter names)")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="of OUT")
+    parser.add_argument("--model_name_or_path", help="base model (default: the one that the adapter names)")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16", "float16"), default="bfloat16", help="dtype of OUT")
     args = parser.parse_args(argv)
     try:
         merge(locate(args.adapter), args.out, args.model_name_or_path and locate(args.model_name_or_path), args.dtype)

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Trains GRPO-MA on the shipped tiny model and demo scenes, and measures it before and after on held-out scenes.
+# Trains GRPO-MA on the shipped tiny model and demo scenes, and evaluates it before and after on held-out scenes.
 # Usage: bash scripts/quickstart.sh [--active] [--seed N] [--output_dir DIR]
 #   --active       use the Python environment that is active instead of .venv
 #   --seed         seed of training and of both evaluations (default 42)
@@ -26,13 +26,13 @@ while (($#)); do
 done
 [[ $seed =~ ^[0-9]{1,9}$ ]] || refuse "--seed is '$seed': give a whole number"
 output=${output:-$repo/runs/quickstart/seed$seed-$(date +%Y%m%d-%H%M%S)}
-mkdir -p -- "$output" 2> /dev/null || refuse "$output cannot be made: name a folder you can write in with --output_dir"
+mkdir -p -- "$output" 2> /dev/null || refuse "$output cannot be created: name a writable folder with --output_dir"
 output=$(cd -- "$output" > /dev/null && pwd)
 [[ -z $(ls -A -- "$output") ]] || refuse "$output is not empty: name a new folder with --output_dir, or leave the flag out"
 
 bash "$repo/scripts/setup.sh" ${setup[@]+"${setup[@]}"}
 
-# The same run everywhere: on the CPU, and with no setting of another training left in the environment.
+# The same run everywhere: on the CPU, without settings of another training left in the environment.
 unset METHOD MODEL_PATH DATASET_NAME IMAGE_ROOT OUTPUT_DIR RUN_NAME THINK_NUM ANSWER_NUM MAX_THOUGHT_LENGTH \
   MAX_ANSWER_LENGTH MAX_PROMPT_LENGTH MIN_PIXELS MAX_PIXELS LEARNING_RATE MAX_STEPS NUM_TRAIN_EPOCHS \
   PER_DEVICE_TRAIN_BATCH_SIZE GRADIENT_ACCUMULATION_STEPS SAVE_STEPS LORA_R LORA_ALPHA REPORT_TO SEED \
@@ -44,7 +44,7 @@ started=$SECONDS
 stage() { printf '\n== %s  [%d:%02d]\n' "$1" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
 
 held_out=metadata/demo/trajectory_test.yaml
-evaluate() {  # folder of the results, then what to evaluate
+evaluate() {  # folder for the results, then flags of the model
   OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(nproc)} "$python" scripts/eval/eval.py --dataset "$held_out" \
     --temperature 1 --seed "$seed" --batch_size 64 --max_new_tokens 160 --output_dir "$output/$1" "${@:2}"
 }
@@ -68,7 +68,7 @@ stage '5 of 7: training curve'
 stage '6 of 7: before (A) and after (B)'
 "$python" scripts/eval/compare.py "$output/before" "$output/after"
 
-stage '7 of 7: report of all of it in one page, with rollout trees'
+stage '7 of 7: report in one page, with rollout trees'
 "$python" scripts/report.py "$output"
 
 stage 'done'

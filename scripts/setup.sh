@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Makes .venv in the checkout and installs GRPO-MA into it (again only when the requirements changed).
+# Creates .venv in the checkout and installs GRPO-MA into it (again only if the requirements changed).
 # Usage: bash scripts/setup.sh [--active] [--extras dev,sim]
 #   --active   use the Python environment that is active instead of .venv
 #   --extras   comma-separated extras of setup.py (default: dev)
-# Variables: PYTHON (interpreter that makes .venv), TORCH_INDEX_URL (index torch comes from). See scripts/README.md.
+# Variables: PYTHON (interpreter for .venv), TORCH_INDEX_URL (package index for torch). See scripts/README.md.
 set -euo pipefail
 
 repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." > /dev/null && pwd)
@@ -34,7 +34,7 @@ done
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
 
-# The interpreter the user means: PYTHON, or with --active the active one, or else the first that is new enough.
+# The interpreter: PYTHON if set, with --active the active one, else the first that is new enough.
 find_python() {
   local candidates=(python python3 python3.11 python3.12 python3.13 python3.14) candidate
   if [[ -n ${PYTHON:-} ]]; then candidates=("$PYTHON"); elif [[ -n $active ]]; then candidates=(python); fi
@@ -54,13 +54,13 @@ else
   python=$environment/bin/python
   if ! { [[ -x $python ]] && new_enough "$python" && "$python" -m pip --version > /dev/null 2>&1; }; then
     base=$(find_python) || exit 2
-    say "making $environment with $("$base" --version)"
+    say "creating $environment with $("$base" --version)"
     "$base" -m venv --clear "$environment" \
       || refuse "$base -m venv failed: install Python's venv module (on Debian or Ubuntu: apt-get install python3-venv)"
   fi
 fi
 
-# ---- done already? The stamp says for which files, which checkout and which extras ----
+# ---- already installed? The stamp records the requirements, the checkout and the extras ----
 checksum=$(cat "$repo/requirements.txt" "$repo/setup.py" | "$python" -c 'import hashlib, sys
 print(hashlib.sha256(sys.stdin.buffer.read() + sys.argv[1].encode()).hexdigest())' "$repo")
 stamp=$environment/.grpo-ma-setup
@@ -81,7 +81,7 @@ mapfile -t torch_pins < <(grep -E '^torch(vision)?[^a-z]' "$repo/requirements.tx
 say "1 of 2: ${torch_pins[*]} into $environment (some GB, a few minutes)"
 install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch_pins[@]}"
 say "2 of 2: grpo-ma[$extras] and what it needs ($((SECONDS - started)) s so far)"
-export DS_BUILD_OPS=0  # DeepSpeed then installs as plain Python and compiles an op only where a run needs one
+export DS_BUILD_OPS=0  # installs DeepSpeed as plain Python; ops are compiled when a run needs them
 install --editable "${repo}[$extras]"
 if ! printf '%s\n%s\n' "$checksum" "$extras" 2> /dev/null > "$stamp"; then
   say "could not write $stamp: the next call will install again"

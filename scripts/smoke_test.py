@@ -2,8 +2,8 @@
 
     python scripts/smoke_test.py
 
-Prints one line a check; "skip" where a task needs a package that is not installed. Exit status 1 when any fails. A task
-is checked more closely when its file has a SELF_TEST (task/TEMPLATE.py shows one).
+Prints one line per check; "skip" if a task needs a package that is not installed. Exit status 1 if any fails. A task
+with a SELF_TEST (see task/TEMPLATE.py) is checked more thoroughly.
 """
 
 import json
@@ -71,7 +71,7 @@ def main() -> int:
 
 
 def prompt(tasks, name):
-    """The picture comes first, then the template with the question in it."""
+    """The picture comes first, then the template with the question."""
     messages = build_messages(_record(name, None), tasks[name])
     first, *texts = messages[-1]["content"]
     expect(first["type"] == "image", f"the user turn starts with {first}")
@@ -81,7 +81,7 @@ def prompt(tasks, name):
 
 
 def reward(tasks, name):
-    """Hostile texts score 0 without a fault; the task's own examples score right 1 and wrong 0."""
+    """Hostile texts score 0 without errors; the task's own examples score 1 (right) and 0 (wrong)."""
     task = tasks[name]
     scores = run_self_test(task)
     record = _record(name, _example(task)[0])
@@ -115,7 +115,7 @@ def metrics(tasks, name):
 
 
 def routing(tasks, _):
-    """Rows of all tasks in one batch: one value each, in order; a lost rollout abstains."""
+    """A batch with rows of all tasks: one value per row, in order; a failed rollout abstains."""
     known = [task for task in tasks.values() if _runs(task)] * 2
     examples = [_example(task) for task in known]
     records = [_record(task.name, answer) for task, (answer, _, _) in zip(known, examples, strict=True)]
@@ -127,7 +127,7 @@ def routing(tasks, _):
 
 
 def unknown_type(tasks, _):
-    """A misspelt question_type is answered with the nearest known one."""
+    """The error for a misspelt question_type suggests the nearest known one."""
     name = next(iter(tasks))
     try:
         get_task(name + "s", tasks)
@@ -148,7 +148,7 @@ def expect(holds: bool, message: str) -> None:
 
 
 def _example(task) -> tuple:
-    """(answer of the record, right completion, wrong completion); blanks where the file has no SELF_TEST."""
+    """(answer of the record, right completion, wrong completion); placeholders if the file has no SELF_TEST."""
     test = task.self_test
     return (test["record"]["answer"], test["right"], test["wrong"]) if test else (None, "", "")
 
@@ -161,7 +161,7 @@ def _runs(task) -> bool:
 
 
 def _scores(kind: int, completions, records, tasks, failed=None):
-    """Format (0) or accuracy (1) of each completion as the trainer gets it."""
+    """Format (0) or accuracy (1) reward of each completion, computed as in training."""
     count = len(completions)
     return task_rewards(tasks, on_reward_error="raise")[kind](
         prompts=[""] * count,

@@ -1,7 +1,7 @@
-"""`start_processes.py MODULE ARGUMENTS` runs a launcher of torch or accelerate, as `python -m MODULE ARGUMENTS` does.
+"""`start_processes.py MODULE ARGUMENTS` runs a launcher of torch or accelerate, like `python -m MODULE ARGUMENTS`.
 
-A process that ends with an error has said why. The launchers add a traceback of their own and end with status 1; this
-ends with one sentence and with the status of the process that failed first.
+A process that fails has printed its error. The launchers would add their own traceback and exit with status 1; this
+exits with one sentence and the status of the process that failed first.
 """
 
 import runpy
@@ -17,8 +17,8 @@ def main() -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode
-        how = f"ended with status {status}" if status > 0 else f"was ended by {failure.signal_name()}"
-        print(f"process {rank} {how}: its own lines above say why", file=sys.stderr)
+        how = f"exited with status {status}" if status > 0 else f"was killed by {failure.signal_name()}"
+        print(f"process {rank} {how}: see its output above", file=sys.stderr)
         return status if status > 0 else 128 - status
     return 0
 

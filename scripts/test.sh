@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs the tests (and sets up first, where that is missing).
+# Runs the tests, after scripts/setup.sh if necessary.
 # Usage: bash scripts/test.sh [--all] [--active] [arguments of pytest]
 #   --all      the slow tests too
 #   --active   use the Python environment that is active instead of .venv
@@ -19,7 +19,7 @@ done
 
 bash "$repo/scripts/setup.sh" "${setup[@]}"
 
-# The tests load nothing from the network and report to nobody; one thread a process keeps several from fighting over cores.
+# Offline and without telemetry; one thread per process, so that processes do not compete for cores.
 export OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false PYTHONUNBUFFERED=1
 cd "$repo"
 exec "$python" -m pytest "${pytest[@]}"

@@ -45,7 +45,7 @@ class TreeGRPOFields:
     )
     branch_top_k: int | None = field(
         default=None,
-        metadata={"help": "Branches draw among the k most likely tokens; 0: among all (tree_grpo). Default: top_k."},
+        metadata={"help": "Branches sample from the k most likely tokens; 0: from all (tree_grpo). Default: top_k."},
     )
     advantage: str = field(
         default="intra_inter",

@@ -1,7 +1,7 @@
-"""Checks manifests before a GPU is rented: every record, picture and video, and with a model every prompt.
+"""Checks manifests before training: every record, picture and video, and, given a model, the length of every prompt.
 
-A record that its task's rewards cannot score (an answer in another form, a missing picture) is a problem too, and so
-are coordinates that lie outside the picture, or all between 0 and 1.
+Records that their task's rewards cannot score (a wrong form of answer, a missing picture) are reported too, and so are
+coordinates outside the picture, or all between 0 and 1.
 
     python scripts/data/check.py metadata/demo/trajectory_train.yaml
     python scripts/data/check.py MANIFEST --model_name_or_path scripts/demo/tiny_model --max_pixels 401408
@@ -87,7 +87,7 @@ def _checked_rows(records: list[dict], tasks: dict, problems: list[str]) -> list
 
 
 def _measure(row: dict, images, videos, module, limit: int, lengths: list[int]) -> tuple[int, int] | None:
-    """Appends the prompt's length in tokens, media expanded; gives the processed size of its first picture.
+    """Appends the prompt's length in tokens, media expanded; returns the processed size of its first picture.
 
     Raises UserError for a prompt that cannot be encoded or is over the limit.
     """
@@ -115,7 +115,7 @@ def _load_module(args):
     """The model family's module with its processor; no weights are read."""
     if args.model_name_or_path is None:
         return None
-    from model.registry import module_for  # torch and transformers, seconds that the plain check need not pay
+    from model.registry import module_for  # torch and transformers: seconds that the plain check saves
 
     module = module_for(args.model_name_or_path)
     module.load_processor(args.model_name_or_path, min_pixels=args.min_pixels, max_pixels=args.max_pixels)
@@ -130,8 +130,8 @@ def _print_table(total: int, counts: dict[str, Counter], sizes: Counter, bad_med
     _line("pictures", sizes.total())
     if sizes:
         widths, heights = zip(*sizes, strict=True)
-        _line("  width, least to greatest", f"{min(widths)} to {max(widths)}")
-        _line("  height, least to greatest", f"{min(heights)} to {max(heights)}")
+        _line("  width, minimum to maximum", f"{min(widths)} to {max(widths)}")
+        _line("  height, minimum to maximum", f"{min(heights)} to {max(heights)}")
         for (width, height), count in sizes.most_common(5):
             _line(f"  size {width}x{height}", count)
         if len(sizes) > 5:
@@ -141,7 +141,7 @@ def _print_table(total: int, counts: dict[str, Counter], sizes: Counter, bad_med
 
 def _print_lengths(lengths: list[int], limit: int) -> None:
     over = sum(length > limit for length in lengths)
-    _line("prompt tokens, least / median / most", f"{min(lengths)} / {median(lengths):g} / {max(lengths)}")
+    _line("prompt tokens, minimum / median / maximum", f"{min(lengths)} / {median(lengths):g} / {max(lengths)}")
     _line(f"prompts over {limit} tokens", f"{over} ({over / len(lengths):.1%})")
 
 
@@ -163,13 +163,17 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         "manifests", nargs="+", metavar="MANIFEST", help="YAML manifest; several are mixed as in training"
     )
     parser.add_argument("--image_root", help="folder that relative media paths start from, instead of data_root")
-    parser.add_argument("--seed", type=int, default=42, help="of random:N sampling (default 42)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of random:N sampling (default 42)")
     parser.add_argument("--thought_end", default="</think>", help="closing thought tag of the run (default </think>)")
     parser.add_argument("--model_name_or_path", help="model whose processor counts the prompt tokens")
-    parser.add_argument("--min_pixels", type=int, help="least pixels of a picture after scaling (default: the model's)")
-    parser.add_argument("--max_pixels", type=int, help="most pixels of a picture after scaling (default: the model's)")
     parser.add_argument(
-        "--max_prompt_length", type=int, help=f"tokens, media included (default {DEFAULT_PROMPT_LENGTH})"
+        "--min_pixels", type=int, help="minimum pixels per picture after resizing (default: the model's)"
+    )
+    parser.add_argument(
+        "--max_pixels", type=int, help="maximum pixels per picture after resizing (default: the model's)"
+    )
+    parser.add_argument(
+        "--max_prompt_length", type=int, help=f"maximum prompt tokens, media included (default {DEFAULT_PROMPT_LENGTH})"
     )
     args = parser.parse_args(argv)
     given = [name for name in MODEL_ONLY if getattr(args, name) is not None]

@@ -1,11 +1,12 @@
-"""Converts a public data set's own files to records and a manifest, each record checked as training will read it.
+"""Converts the files of a public data set to records and a manifest; checks each record as training will read it.
 
     python scripts/data/convert.py --format sharerobot-affordance affordance.json records/affordance.jsonl
     python scripts/data/convert.py --format table --columns question=problem answer=solution image=images \\
         --question_type math-reasoning data.parquet records/problems.jsonl
 
-Writes OUT (one record a line), OUT with .yaml (the manifest), and OUT with .report.json: how many records were kept,
-changed and refused, and why. Exit status: 0 something was kept, 1 nothing was, 2 the command or the source is wrong.
+Writes OUT (one record per line), OUT with .yaml (the manifest), and OUT with .report.json: how many records were kept,
+changed and refused, and why. Exit status: 0 if records were kept, 1 if none were, 2 if the command or the source is
+wrong.
 """
 
 import argparse
@@ -34,12 +35,12 @@ from task.rewards.given_answer import given_answer
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import get_task, load_tasks
 
-LISTED = 20  # refusals printed; all of them stand in the report
+LISTED = 20  # refusals printed; the report has all of them
 NAMES_OWN_TASK = "llava, vlm-r1 and table"
 
 
 class Report:
-    """What became of the records."""
+    """Counts of kept, changed, refused and skipped records."""
 
     def __init__(self):
         self.kept, self.touched, self.skipped = 0, 0, 0
@@ -48,7 +49,9 @@ class Report:
         self.refused: list[str] = []
 
     def refuse(self, problem: str) -> None:
-        self.refused.append(problem.encode("utf-8", "backslashreplace").decode())  # half a surrogate cannot be printed
+        self.refused.append(
+            problem.encode("utf-8", "backslashreplace").decode()
+        )  # an unpaired surrogate cannot be printed
 
     def as_dict(self) -> dict:
         numbers = {"records": self.kept + len(self.refused) + self.skipped, "kept": self.kept}
@@ -66,7 +69,7 @@ class Report:
         for change, count in self.changes.most_common():
             print(f"  changed  {count:>7}  {change}")
         for key, count in self.carried.most_common():
-            print(f"  carried  {count:>7}  key {key}, which the format does not know")
+            print(f"  carried  {count:>7}  key {key}, not part of the format")
         for problem in self.refused[:LISTED]:
             print(f"  refused  {problem}")
         if len(self.refused) > LISTED:
@@ -106,7 +109,7 @@ def _read(read, args):
 
 
 def _records(raws, convert, args, tasks, report: Report):
-    """The records that can be trained on; what happens to each is counted in the report."""
+    """Yields the records that can be trained on, and counts the outcome of each in the report."""
     seen: set[str] = set()
     for place, raw in tqdm(raws, unit="record", disable=not sys.stderr.isatty()):
         if not _wanted(raw, args.where):
@@ -114,7 +117,7 @@ def _records(raws, convert, args, tasks, report: Report):
             continue
         try:
             converted = convert(raw, args)
-        except Exception as error:  # a source may hold anything anywhere
+        except Exception as error:  # a source may contain anything
             report.refuse(f"{place}: {error if isinstance(error, ValueError) else f'unreadable ({error!r})'}")
             continue
         for one in converted:
@@ -132,13 +135,13 @@ def _records(raws, convert, args, tasks, report: Report):
 
 
 def _carry(one) -> list[str]:
-    """Puts the source's other fields into the record, and names them; one that has no place there is a change."""
+    """Copies the source's other fields into the record and returns their names; fields that cannot be are changes."""
     carried = []
     for key, value in one.rest.items():
         if key in one.record:
             one.changes.append(f"the source's own {key} left out")
         elif not _is_json(value):
-            one.changes.append(f"{key} left out, which is no JSON")
+            one.changes.append(f"{key} left out, which is not JSON")
         else:
             one.record[key] = value
             carried.append(key)
@@ -154,21 +157,21 @@ def _is_json(value) -> bool:
 
 
 def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
-    """Reads the record as training does, moves its answer to pixels, and lets its task look at the answer.
+    """Reads the record as training does, converts its answer to pixels, and checks the answer with its task.
 
-    Raises UserError with the reason why the record cannot be used.
+    Raises UserError that gives the reason why the record cannot be used.
     """
     record = one.record
     if record.get("id") is not None and str(record["id"]) in seen:
         del record["id"]
-        one.changes.append("id given twice left out")
+        one.changes.append("duplicate id left out")
     task = get_task(record["question_type"], tasks)
     answer = given_answer(task, record["answer"])
     if answer is not record["answer"]:
         record["answer"] = answer
         one.changes.append("answer read as JSON")
     parsed = parse_record(record, place, place, image_root)
-    make_row(parsed | {"place": place}, tasks)  # the slots fit the media
+    make_row(parsed | {"place": place}, tasks)  # checks that the markers fit the media
     sizes = [load_image(path).size for path in parsed["images"]]
     size = sizes[0] if sizes else None
     if one.size is not None and size != tuple(one.size):
@@ -177,7 +180,7 @@ def _check(one, place: str, seen: set, image_root: Path, tasks) -> None:
         if size is None:
             raise UserError("coordinates need a picture")
         record["answer"] = parsed["answer"] = task.process_answer(record["answer"], one.plane, size)
-        one.changes.append("coordinates moved to pixels")
+        one.changes.append("coordinates converted to pixels")
     check_record(task, parsed, size, size)
     check_inside(task, parsed, size)
     if "id" in record:
@@ -200,16 +203,20 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--format", required=True, choices=FORMATS, help="what the source is")
+    parser.add_argument("--format", required=True, choices=FORMATS, help="format of the source")
     parser.add_argument("source", metavar="IN", type=Path, help="file or folder to read")
-    parser.add_argument("out", metavar="OUT", type=Path, help="records to write, a new file that ends in .jsonl")
+    parser.add_argument("out", metavar="OUT", type=Path, help="file for the records, a new one that ends in .jsonl")
     parser.add_argument("--image_root", type=Path, help="folder the source's picture paths start from (default: IN's)")
     parser.add_argument("--question_type", help=f"task of the records, for {NAMES_OWN_TASK}; the others name their own")
     parser.add_argument(
         "--coordinates", choices=PLANES, default="pixels", help="scale of the boxes and points in conversations"
     )
-    parser.add_argument("--columns", nargs="+", default=[], metavar="FIELD=COLUMN", help=f"of {', '.join(FIELDS)}")
-    parser.add_argument("--where", nargs="+", default=[], metavar="KEY=VALUE", help="only source records with this")
+    parser.add_argument(
+        "--columns", nargs="+", default=[], metavar="FIELD=COLUMN", help=f"columns of {', '.join(FIELDS)}"
+    )
+    parser.add_argument(
+        "--where", nargs="+", default=[], metavar="KEY=VALUE", help="convert only source records with these values"
+    )
     args = parser.parse_args(argv)
     args.columns, args.where = _pairs(args.columns, parser, "--columns"), _pairs(args.where, parser, "--where")
     if not set(args.columns) <= set(FIELDS):

@@ -1,10 +1,10 @@
-"""Makes gridworld records: boards of FrozenLake with a way to the goal, and their first pictures.
+"""Makes gridworld records: FrozenLake boards with a path to the goal, and a picture of the start.
 
     pip install -e '.[gridworld]'
     python scripts/data/make_gridworld.py --output_dir runs/gridworld --count 512
 
-Boards are random, all different, and can be walked in at most --max_moves moves. Written to --output_dir:
-gridworld.yaml (manifest), gridworld.jsonl, images/. Exit status 2 when a package is missing or an argument cannot work.
+Boards are random, all different, and solvable in at most --max_moves moves. Written to --output_dir:
+gridworld.yaml (manifest), gridworld.jsonl, images/. Exit status 2 if a package is missing or an argument is invalid.
 """
 
 import argparse
@@ -24,11 +24,11 @@ from task.gridworld import draw
 from task.runners.optional import need
 
 MANIFEST = "datasets:\n- json_path: gridworld.jsonl\n  data_modality: image\n  sampling_strategy: all\n"
-TRIES = 200  # boards drawn for one that is new and short enough
+TRIES = 200  # boards sampled per new one with a short enough path
 
 
 def way(rows: list[str]) -> int | None:
-    """The fewest moves from S to G, None if there is no way.
+    """The minimum number of moves from S to G, None if there is no path.
 
     >>> way(["SF", "HG"]), way(["SH", "HG"])
     (2, None)
@@ -48,7 +48,7 @@ def way(rows: list[str]) -> int | None:
 
 
 def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> list[list[str]]:
-    """`count` different boards. Raises UserError where that many were not found."""
+    """`count` different boards. Raises UserError if that many were not found."""
     rng, found = random.Random(seed), {}
     for _ in range(count * TRIES):
         if len(found) == count:
@@ -62,7 +62,7 @@ def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> li
             found.setdefault(tuple(rows), rows)
     if len(found) < count:
         raise UserError(
-            f"only {len(found)} different boards of size {size} with a way of at most {max_moves} moves were found, "
+            f"only {len(found)} different boards of size {size} with a path of at most {max_moves} moves were found, "
             f"not {count}: ask for fewer, or for larger boards, fewer holes or more moves."
         )
     return list(found.values())
@@ -94,15 +94,17 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write")
     parser.add_argument("--count", type=int, default=512, help="records (%(default)s)")
-    parser.add_argument("--size", type=int, default=4, help="cells of a side (%(default)s)")
+    parser.add_argument("--size", type=int, default=4, help="cells per side (%(default)s)")
     parser.add_argument("--holes", type=float, default=0.2, help="share of cells with a hole (%(default)s)")
-    parser.add_argument("--max_moves", type=int, default=5, help="the longest way (%(default)s)")
-    parser.add_argument("--seed", type=int, default=0, help="another seed makes other boards (%(default)s)")
+    parser.add_argument("--max_moves", type=int, default=5, help="maximum length of the shortest path (%(default)s)")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the boards (%(default)s)")
     args = parser.parse_args(argv)
     try:
         need("gymnasium", "gridworld")
         if args.count < 1 or args.size < 2 or args.max_moves < 1 or not 0 <= args.holes < 1:
-            raise UserError("--count and --max_moves must be at least 1, --size at least 2, --holes from 0 to below 1.")
+            raise UserError(
+                "--count and --max_moves must be at least 1, --size at least 2, --holes at least 0 and below 1."
+            )
         found = boards(args.count, args.size, args.holes, args.max_moves, args.seed)
         write_records(args.output_dir, found, f"lake-{args.seed}")
     except (UserError, OSError) as error:

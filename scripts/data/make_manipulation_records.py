@@ -1,13 +1,12 @@
-"""Makes manipulation records: a picture of a simulated robot, a task in words, and the episode that a plan is run in.
+"""Makes manipulation records: a picture of a simulated robot, an instruction, and the episode to execute a plan in.
 
     pip install -e '.[sim]'
     python scripts/data/make_manipulation_records.py --output_dir runs/manipulation
     python scripts/data/make_manipulation_records.py --output_dir runs/fetch --tasks fetch/reach fetch/pick-and-place
 
-Kept are the seeds in which the expert's plan, run as a model's would be, solves the task; the plan is in the record
-(`plan`). Tasks are metaworld/NAME (the ten of make_metaworld_trajectories.py have a text and a camera here) and
-fetch/reach, fetch/pick-and-place. Train and test have different seeds. Exit status 2 when the simulator or EGL is
-missing, or for a wrong argument.
+Keeps the seeds for which the expert's plan, executed like a model's, solves the task; the plan is in the record
+(`plan`). Tasks are metaworld/NAME (the ten of make_metaworld_trajectories.py) and fetch/reach, fetch/pick-and-place.
+Train and test have different seeds. Exit status 2 if the simulator or EGL is missing, or for a wrong argument.
 """
 
 import argparse
@@ -41,11 +40,11 @@ DEFAULT = (
     "metaworld/button-press-topdown",
     "fetch/reach",
 )
-MISSES = 20  # as many failures of an expert in a row are no chance
+MISSES = 20  # so many consecutive failures of an expert are not by chance
 
 
 class FetchCamera:
-    """Pictures of the first moment of Fetch episodes."""
+    """Pictures of the start of Fetch episodes."""
 
     def __init__(self, task: str):
         gymnasium = load_fetch()
@@ -60,7 +59,7 @@ class FetchCamera:
 
 
 class SawyerCamera:
-    """Pictures of the first moment of Meta-World episodes, as make_metaworld_trajectories.py takes them."""
+    """Pictures of the start of Meta-World episodes, as in make_metaworld_trajectories.py."""
 
     def __init__(self, task: str):
         self.simulator = Simulator(task)
@@ -78,7 +77,7 @@ CAMERAS = {"metaworld": SawyerCamera, "fetch": FetchCamera}
 
 
 def make_records(name: str, split: str, count: int, camera, side: int, folder: Path):
-    """Yields `count` records of one task, their pictures (side x side JPEG) written."""
+    """Yields `count` records of one task, and writes their pictures (side x side JPEG)."""
     simulator, task = name.split("/")
     seed, misses = TEST_SEEDS if split == "test" else 0, 0
     while count:
@@ -128,11 +127,11 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--output_dir", type=Path, required=True, help="folder to write")
     parser.add_argument(
-        "--tasks", nargs="+", choices=TEXTS, default=list(DEFAULT), metavar="TASK", help="default: five"
+        "--tasks", nargs="+", choices=TEXTS, default=list(DEFAULT), metavar="TASK", help="tasks (default: five)"
     )
-    parser.add_argument("--train", type=int, default=25, help="train records of each task (default 25)")
-    parser.add_argument("--test", type=int, default=5, help="test records of each task (default 5)")
-    parser.add_argument("--side", type=int, default=224, help="pixels of a picture (default 224)")
+    parser.add_argument("--train", type=int, default=25, help="train records per task (default 25)")
+    parser.add_argument("--test", type=int, default=5, help="test records per task (default 5)")
+    parser.add_argument("--side", type=int, default=224, help="side of a picture in pixels (default 224)")
     args = parser.parse_args(argv)
     if min(args.train, args.test) < 1 or args.side < 28:
         parser.error("give at least 1 record a task and split, and pictures of at least 28 pixels")

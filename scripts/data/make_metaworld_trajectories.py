@@ -1,14 +1,14 @@
-"""Makes trajectory records from Meta-World's scripted experts: a picture, a task in words, the gripper's path.
+"""Makes trajectory records from Meta-World's scripted experts: a picture, an instruction, the gripper's path.
 
     pip install -e '.[sim]'
     python scripts/data/make_metaworld_trajectories.py --output_dir runs/metaworld     # 250 train, 50 test records
 
-An expert of Meta-World (Yu et al. 2019, arXiv 1910.10897; MIT licence) solves a task in MuJoCo; where the point between
-its fingertips went is projected into the picture of the first moment and cut into 3 to 8 way-points of equal distance.
-A record depends on its task, its seed and mujoco's version alone; train and test have different seeds. No display is
-needed, but EGL (on Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri), or set MUJOCO_GL to osmesa or glfw.
+An expert of Meta-World (Yu et al. 2019, arXiv 1910.10897; MIT licence) solves a task in MuJoCo; the path of the point
+between its fingertips is projected into the picture of the start and resampled to 3 to 8 evenly spaced way-points. A
+record depends only on its task, its seed and mujoco's version; train and test have different seeds. Needs no display,
+but EGL (on Debian or Ubuntu: apt-get install libegl1 libgl1-mesa-dri), or MUJOCO_GL set to osmesa or glfw.
 
-Written to --output_dir: train.yaml and test.yaml (manifests), train.jsonl and test.jsonl, images/. Exit status 2 when
+Written to --output_dir: train.yaml and test.yaml (manifests), train.jsonl and test.jsonl, images/. Exit status 2 if
 the simulator or EGL is missing, or for a wrong argument.
 """
 
@@ -34,18 +34,18 @@ TASKS = {
     "faucet-open": "Turn the red handle of the faucet.",
     "plate-slide": "Slide the black plate into the goal.",
 }
-SIDE = 224  # pixels of a picture
-CAMERA = "corner2"  # the model's camera that gets the view below; as shipped it looks from farther off, upside down
+SIDE = 224  # side of a picture in pixels
+CAMERA = "corner2"  # the camera of the model that is given the view below; its own view is farther away and upside down
 EYE, AIM, FIELD = (1.15, -0.1, 1.0), (0.0, 0.68, 0.12), 34.0  # metres, metres, degrees from top to bottom
 WAYPOINT_GAP = 40.0  # pixels of path per way-point
 FEWEST, MOST = 3, 8
-STILL = 1.0  # pixels; a smaller move is the hand trembling
+STILL = 1.0  # pixels; smaller moves are jitter of the hand
 TEST_SEEDS = 1_000_000  # train seeds count up from 0, test seeds from here
-MISSES = 20  # as many failures of an expert in a row are no chance
+MISSES = 20  # so many consecutive failures of an expert are not by chance
 
 
 class SimulatorError(Exception):
-    """The simulator cannot run here; the sentence says what to install."""
+    """The simulator cannot run here; the message says what to install."""
 
 
 class Simulator:
@@ -62,7 +62,7 @@ class Simulator:
         mujoco, environments, experts = _load_simulator()
         self.mujoco = mujoco
         self.env = environments[f"{task}-v3-goal-observable"]()
-        # Without these two, every reset repeats the first layout, or draws from numpy's global generator.
+        # Otherwise every reset repeats the first layout, or uses numpy's global generator.
         self.env.seeded_rand_vec, self.env._freeze_rand_vec = True, False
         self.expert = experts[f"{task}-v3"]()
         self.camera = self.env.model.camera(CAMERA).id
@@ -77,7 +77,7 @@ class Simulator:
         turn = np.zeros(4)
         self.mujoco.mju_mat2Quat(turn, look_at(np.array(EYE), np.array(AIM)).ravel())
         model.cam_pos[self.camera], model.cam_quat[self.camera], model.cam_fovy[self.camera] = EYE, turn, FIELD
-        model.vis.quality.shadowsize = 1024  # Meta-World's 4096 takes a CPU ten times as long
+        model.vis.quality.shadowsize = 1024  # Meta-World's 4096 is ten times slower on a CPU
 
     def episode(self, seed: int) -> tuple[np.ndarray, np.ndarray] | None:
         """(picture of the start SIDE x SIDE x 3, gripper's path N x 2 in its pixels); None if the expert fails."""
@@ -94,14 +94,14 @@ class Simulator:
 
     def render(self) -> np.ndarray:
         self.mujoco.mj_forward(self.env.model, self.env.data)
-        # The goal's ball has its place from the task, not from the model file, and mj_forward resets it.
+        # The task, not the model file, places the ball of the goal, and mj_forward resets it.
         for name, place in self.env._target_site_config:
             self.env.data.site(name).xpos = place
         self.renderer.update_scene(self.env.data, camera=self.camera)
         return self.renderer.render()
 
     def project(self, points: np.ndarray) -> np.ndarray:
-        """Points of the world (N x 3, metres) in pixels of the picture (N x 2), origin at the top left corner."""
+        """World points (N x 3, metres) in pixels of the picture (N x 2), origin at the top left corner."""
         data = self.env.data
         axes = data.cam_xmat[self.camera].reshape(3, 3)
         return pinhole(points, data.cam_xpos[self.camera], axes, self.env.model.cam_fovy[self.camera], SIDE)
@@ -131,7 +131,7 @@ def pinhole(points: np.ndarray, eye: np.ndarray, axes: np.ndarray, field: float,
 
 
 def waypoints(path: np.ndarray) -> list[list[float]] | None:
-    """FEWEST to MOST points at equal distance along a path (N x 2, pixels); None if it leaves the picture or is no way.
+    """FEWEST to MOST evenly spaced points along a path (N x 2, pixels); None if it leaves the picture or is too short.
 
     >>> waypoints(np.array([[10.0, 10.0], [10.2, 10.1], [90.0, 10.0]]))
     [[10.0, 10.0], [50.0, 10.0], [90.0, 10.0]]
@@ -149,7 +149,7 @@ def waypoints(path: np.ndarray) -> list[list[float]] | None:
 
 
 def make_records(task: str, split: str, first_seed: int, count: int, simulator: Simulator, folder: Path):
-    """Yields `count` records of seeds from `first_seed` on, their pictures written; seeds without a path are left out.
+    """Yields `count` records of seeds from `first_seed` on, and writes their pictures; skips seeds without a path.
 
     Raises:
         SimulatorError: the expert failed MISSES times in a row.
@@ -190,7 +190,7 @@ def to_record(task: str, seed: int, name: str, path: list) -> dict:
 
 
 def write_records(folder: Path, tasks: list[str], counts: dict[str, int]) -> None:
-    """Writes both splits; `counts` is the number of records of each task by split."""
+    """Writes both splits; `counts` is the number of records per task, by split."""
     from tqdm import tqdm
 
     (folder / "images").mkdir(parents=True, exist_ok=True)
@@ -215,12 +215,12 @@ def write_records(folder: Path, tasks: list[str], counts: dict[str, int]) -> Non
 def _load_simulator():
     """(mujoco, environments by name, experts by name)."""
     os.environ.setdefault("MUJOCO_GL", "egl")
-    warnings.filterwarnings("ignore", message="Constant.* may be too high")  # Meta-World's own, once a policy
+    warnings.filterwarnings("ignore", message="Constant.* may be too high")  # Meta-World warns once per policy
     try:
         import mujoco
     except ImportError as error:
         raise SimulatorError(_no_packages(error)) from error
-    except Exception as error:  # PyOpenGL fails at import, in ways of its own, where the library is missing
+    except Exception as error:  # without the library PyOpenGL fails at import, with various errors
         raise SimulatorError(_no_opengl(error)) from error
     try:
         from metaworld.env_dict import ALL_V3_ENVIRONMENTS_GOAL_OBSERVABLE

@@ -1,14 +1,14 @@
-"""Makes trajectory records on real photographs in the forms that a loader meets: a check of input, not a benchmark.
+"""Makes trajectory records on real photographs in many file forms: a test of data loading, not a benchmark.
 
     pip install -e '.[photos]'
     python scripts/data/make_photo_records.py --output_dir runs/photos
 
-The photographs come with scikit-image and scikit-learn. What a path leads to is found in the picture itself: coins by
+The photographs come with scikit-image and scikit-learn. The targets of paths are detected in the pictures: coins by
 watershed, a flower by its colour, galaxies and the eye's blind spot by brightness, a face by a cascade detector. Forms:
-JPEG and PNG in several sizes, a JPEG turned by its EXIF tag, a PNG with the background made transparent, a 16-bit PNG.
-Answers are pixels of the picture as it is displayed.
+JPEG and PNG in several sizes, a JPEG rotated by its EXIF tag, a PNG with a transparent background, a 16-bit PNG.
+Answers are in pixels of the picture as it is displayed.
 
-Written to --output_dir: photos.yaml (manifest), photos.jsonl, images/. Exit status 2 when a package is missing.
+Written to --output_dir: photos.yaml (manifest), photos.jsonl, images/. Exit status 2 if a package is missing.
 """
 
 import argparse
@@ -26,7 +26,7 @@ ROWS = ("top", "second", "third", "bottom")
 
 
 class MissingPackage(Exception):
-    """A package is not installed; the sentence says which extra brings it."""
+    """A package is not installed; the message names its extra."""
 
 
 def save_jpeg(picture: Image.Image, subject: np.ndarray, file: Path) -> None:
@@ -34,14 +34,14 @@ def save_jpeg(picture: Image.Image, subject: np.ndarray, file: Path) -> None:
 
 
 def save_turned(picture: Image.Image, subject: np.ndarray, file: Path) -> None:
-    """Stores the picture lying on its left side, with the tag that makes viewers show it upright."""
+    """Stores the picture rotated, with the EXIF tag that makes viewers show it upright."""
     exif = Image.Exif()
     exif[ORIENTATION_TAG] = TURNED
     picture.transpose(Image.Transpose.ROTATE_90).save(file, quality=95, exif=exif)
 
 
 def save_alpha(picture: Image.Image, subject: np.ndarray, file: Path) -> None:
-    """Transparent, and black below, outside the subject."""
+    """Stores the picture transparent outside the subject, with black pixels there."""
     mask = Image.fromarray(subject).resize(picture.size)
     coloured = Image.composite(picture.convert("RGB"), Image.new("RGB", picture.size), mask)
     coloured.putalpha(mask.convert("L"))
@@ -71,7 +71,7 @@ def coins() -> tuple[np.ndarray, np.ndarray, list[tuple[str, list]]]:
     from skimage.segmentation import watershed
 
     photo = coins()
-    seeds = np.select([photo < 30, photo > 150], [1, 2], 0)  # surely ground, surely coin
+    seeds = np.select([photo < 30, photo > 150], [1, 2], 0)  # certainly background, certainly coin
     mask = binary_fill_holes(watershed(sobel(photo), seeds) == 2)
     by_height = sorted(centres(label(mask), smallest=500), key=lambda centre: centre[1])
     rows = [sorted(by_height[start : start + 6]) for start in range(0, 24, 6)]
@@ -135,13 +135,13 @@ def centres(labels: np.ndarray, smallest: int = 1) -> list[list[float]]:
 
 
 def to_target(target) -> list[list[float]]:
-    """A straight way from the picture's corner, with one point half-way."""
+    """A straight path from the picture's corner, with one point half-way."""
     x, y = target
     return [[0.0, 0.0], [x / 2, y / 2], [x, y]]
 
 
 def write_record(folder: Path, name: str, form: str, photo, subject, question: str, path: list) -> dict:
-    """Writes the photograph in one form; returns its record."""
+    """Writes the photograph in one form and returns its record."""
     ending, save, scale = FORMS[form]
     picture = Image.fromarray(photo)
     picture = picture.resize((round(picture.width * scale), round(picture.height * scale)))

@@ -1,10 +1,10 @@
-"""Draws docs/tree.svg: one real rollout of K thoughts with M answers each, and the same rollout as K x M rows.
+"""Draws docs/tree.svg: a real rollout of K thoughts with M answers each, and the same rollout as K x M rows.
 
     python scripts/demo/draw_tree.py                        # rewrites docs/tree.svg byte for byte
     python scripts/demo/draw_tree.py --seed 3 --out other.svg
 
-The tree is grown by the project's engine with the shipped tiny model on one demo record, at temperature 1. Every box is
-as wide as its tokens, and rewards are those of the record's task.
+The tree is grown by the project's engine with the shipped tiny model on one demo record, at temperature 1. The width of
+a box is proportional to its tokens; rewards are those of the record's task.
 """
 
 import argparse
@@ -66,7 +66,7 @@ class Thought:
 
 @dataclass(frozen=True)
 class Rollout:
-    """What the picture shows of one prompt; `media_tokens` of its `prompt_tokens` are the picture's."""
+    """The rollout of one prompt; `media_tokens` of its `prompt_tokens` belong to the picture."""
 
     question: str
     prompt_tokens: int
@@ -78,7 +78,7 @@ class Rollout:
         return self.prompt_tokens + sum(t.tokens + sum(a.tokens for a in t.answers) for t in self.thoughts)
 
     def row_tokens(self) -> int:
-        """Tokens of the same completions as rows: prompt and thought are repeated for every answer."""
+        """Tokens of the same completions as rows, in which prompt and thought are repeated for every answer."""
         return sum(self.prompt_tokens + t.tokens + a.tokens for t in self.thoughts for a in t.answers)
 
 
@@ -130,7 +130,7 @@ def grow(think_num: int, answer_num: int, record: int, seed: int) -> Rollout:
 
 
 def draw(rollout: Rollout) -> str:
-    """The SVG: above the tree, below its rows at the same scale, where what a row repeats is faded."""
+    """The SVG: the tree above, and its rows below at the same scale, with repeated parts faded."""
     leaves = sum(len(thought.answers) for thought in rollout.thoughts)
     ratio = rollout.row_tokens() / rollout.tree_tokens()
     tree, right, bottom = _tree(rollout)
@@ -181,7 +181,7 @@ def _tree(rollout: Rollout) -> tuple[list[str], float, float]:
 
 
 def _rows(rollout: Rollout, y: float) -> tuple[list[str], float]:
-    """A row per answer: prompt, thought, answer. What an earlier row has already is faded. Also the bottom."""
+    """(shapes, bottom) of one row per answer: prompt, thought, answer. Parts of an earlier row are faded."""
     shapes = []
     for k, thought in enumerate(rollout.thoughts):
         for m, answer in enumerate(thought.answers):
@@ -203,10 +203,10 @@ def _rect(name: str, x: float, y: float, width: float, height: float) -> str:
 
 
 def _box(name: str, x: float, y: float, width: float, height: float, words: str) -> list[str]:
-    """A box with as much of the words as it has room for."""
+    """A box with as many of the words as fit."""
     wide, fitting = max(2, int((width - 8) / CHARACTER)), max(1, int((height - 4) // LINE))
     lines = textwrap.wrap(words, wide, max_lines=fitting, placeholder="…")
-    if fitting == 1 and len(words) > wide:  # one line is filled, whatever word the cut falls in
+    if fitting == 1 and len(words) > wide:  # fill the single line, even if it cuts a word
         lines = [words[: wide - 1] + "…"]
     top = y + (height - len(lines) * LINE) / 2 + LINE - 3
     return [_rect(name, x, y, width, height)] + [_text(x + 5, top + i * LINE, line) for i, line in enumerate(lines)]
@@ -218,14 +218,14 @@ def _text(x: float, y: float, words: str, name: str = "") -> str:
 
 
 def _edge(x: float, y: float, to_x: float, to_y: float) -> str:
-    """A curve that leaves and arrives level."""
+    """A curve that starts and ends horizontally."""
     middle = (x + to_x) / 2
     return f'<path class="edge" d="M{x:g} {y:g}C{middle:g} {y:g} {middle:g} {to_y:g} {to_x:g} {to_y:g}"/>'
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--think_num", type=int, default=4, help="thoughts of the prompt")
+    parser.add_argument("--think_num", type=int, default=4, help="number of thoughts")
     parser.add_argument("--answer_num", type=int, default=4, help="answers per thought")
     parser.add_argument("--record", type=int, default=0, help="index of the record in the demo's training data")
     parser.add_argument("--seed", type=int, default=1, help="seed of the sampled tokens")

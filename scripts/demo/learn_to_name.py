@@ -1,8 +1,8 @@
-"""Second stage of the warm start: the text model learns to read places off the picture.
+"""Second stage of the warm start: the text model learns to read positions from the picture.
 
-A short turn with the picture alone is answered by a list of everything on the table, in random order and without
-noise: "The red cube at [31, 70]. Gripper at [12, 8]." Only the digits count in the loss. The whole task says each place
-once, under noise and after a long prompt; under that loss alone the text model ignored the picture for 600 steps.
+The prompt is the picture alone; the answer lists everything on the table, in random order and without noise: "The red
+cube at [31, 70]. Gripper at [12, 8]." Only the digits count in the loss. In the full task each position occurs once,
+with noise and after a long prompt; with that loss alone the text model ignored the picture for 600 steps.
 """
 
 import time
@@ -17,14 +17,14 @@ TURN = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|><|im_end|>\
 
 
 def sentences(scene):
-    """What lies where, in pixels of the processed picture."""
+    """Names and positions of all things, in pixels of the processed picture."""
     named = [("Gripper", scene.gripper)] + [("Block", block) for block in scene.blocks]
     named += [(f"The {colour} {shape}", marker) for marker, colour, shape in scene.objects]
     return [f" {name} at [{round(m.x * scene.scale[0])}, {round(m.y * scene.scale[1])}]." for name, m in named]
 
 
 def optimizer_and_schedule(model, lr, steps):
-    """AdamW that moves the tower at a fifth of lr, with a short rise and a cosine to nothing."""
+    """AdamW with a fifth of lr for the vision tower, a short warm-up and cosine decay to 0."""
     vision = [weight for name, weight in model.named_parameters() if ".visual." in name]
     language = [weight for name, weight in model.named_parameters() if ".visual." not in name]
     optimizer = torch.optim.AdamW([{"params": vision}, {"params": language}], betas=(0.9, 0.98), weight_decay=0.01)
@@ -32,7 +32,7 @@ def optimizer_and_schedule(model, lr, steps):
 
 
 def train_reader(model, processor, steps, batch_size, lr, seed):
-    """Trains the whole model in place; prints the share of digits that are right when the text before them is given."""
+    """Trains the whole model in place; prints the share of correct digits under teacher forcing."""
     optimizer, schedule = optimizer_and_schedule(model, lr, steps)
     digits = torch.tensor(processor.tokenizer.convert_tokens_to_ids(list("0123456789")))
     rng, began, record = np.random.default_rng([NAME_SEED, seed]), time.time(), []

@@ -3,9 +3,9 @@
     python scripts/demo/learn_to_search.py --out runs/tiny_text_model            # all stages from random weights
     python scripts/demo/learn_to_search.py --evaluate scripts/demo/tiny_text_model  # on the 300 held-out questions
 
-Three stages: `copy` (stretches of syllables come again), `read` (conversations without faults and without the long
-instruction; documents are learnt too) and `act` (the real prompt; only what the agent writes is learnt; faults at the
-end). search_demonstrations.py has the lessons.
+Three stages: `copy` (repeated stretches of syllables), `read` (conversations without faults and without the long
+instruction; the loss includes the documents) and `act` (the real prompt; the loss covers only what the agent writes;
+with faults at the end). search_demonstrations.py generates the data.
 """
 
 import argparse
@@ -40,12 +40,12 @@ FIRST_SEED, WORLDS = 1000, 12
 CLEAN = Faults(careless=0.3)
 FLAWED = Faults(guess=0.05, careless=0.4, hasty=0.5, stop=0.4)
 COPIED = 0.3  # nats: the first stage ends at this loss
-LENGTH = 512  # tokens of a completion, documents included
+LENGTH = 512  # tokens per completion, documents included
 AGENT = SimpleNamespace(max_turns=3, max_turn_length=48, max_observation_length=96, tool_timeout=30.0)
 
 
 def optimizers_of(model, muon_lr: float, adam_lr: float) -> list:
-    """Muon for the matrices of the blocks, AdamW for the rest: half the steps of AdamW alone."""
+    """Muon for the matrices of the blocks, AdamW for the rest: needs half the steps of AdamW alone."""
     matrices = [p for name, p in model.named_parameters() if p.ndim == 2 and "embed" not in name]
     rest = [p for name, p in model.named_parameters() if p.ndim != 2 or "embed" in name]
     return [
@@ -55,7 +55,7 @@ def optimizers_of(model, muon_lr: float, adam_lr: float) -> list:
 
 
 def train(model, title, lesson, steps, batch, lr, good_enough=0.0, fall=False):
-    """`steps` steps of `batch` rows (ids, labels) of `lesson(step)`; `fall` lets the learning rate fall to 0."""
+    """`steps` steps of `batch` rows (ids, labels) of `lesson(step)`; `fall`: whether the learning rate decays to 0."""
     optimizers = optimizers_of(model, lr, 0.4 * lr)
     peaks = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     began, losses = time.time(), []
@@ -78,7 +78,7 @@ def train(model, title, lesson, steps, batch, lr, good_enough=0.0, fall=False):
 
 
 def loss_of(model, rows):
-    """Mean cross-entropy of the labelled tokens; rows are padded on the right, where a causal model does not look."""
+    """Mean cross-entropy of the labelled tokens; rows are padded on the right, which a causal model ignores."""
     width = max(len(ids) for ids, _ in rows)
     ids = torch.tensor([ids + [0] * (width - len(ids)) for ids, _ in rows])
     labels = torch.tensor([labels + [IGNORED] * (width - len(labels)) for _, labels in rows])[:, 1:]
@@ -138,11 +138,13 @@ def main():
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="train, and write the model to this folder")
     action.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
-    parser.add_argument("--start", type=Path, help="begin from the weights in this folder, without the first stage")
-    parser.add_argument("--copy-steps", type=int, default=1000, help="most steps of the first stage")
+    parser.add_argument("--start", type=Path, help="start from the weights in this folder, without the first stage")
+    parser.add_argument("--copy-steps", type=int, default=1000, help="maximum steps of the first stage")
     parser.add_argument("--read-steps", type=int, default=600, help="steps of the second stage")
     parser.add_argument("--act-steps", type=int, default=300, help="steps of the third stage")
-    parser.add_argument("--flawed-steps", type=int, default=200, help="its last steps, whose demonstrations are faulty")
+    parser.add_argument(
+        "--flawed-steps", type=int, default=200, help="number of its last steps, with faulty demonstrations"
+    )
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(1)

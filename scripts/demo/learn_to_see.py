@@ -1,8 +1,8 @@
-"""First stage of the warm start: the vision tower learns what lies where, before any word is spoken.
+"""First stage of the warm start: the vision tower learns to detect and locate things, before any language training.
 
-A linear head on the tower's merged patches (28 x 28 pixels each) names the things whose centre lies in a patch and the
-place of each on the picture; the head is thrown away afterwards. A tower that starts from random weights under the
-language loss alone had found nothing after 650 steps of 32 scenes: the text model learns to invent places first.
+A linear head on the tower's merged patches (28 x 28 pixels each) predicts the things whose centre lies in a patch, and
+their positions; it is discarded afterwards. With the language loss alone, a tower with random weights had found nothing
+after 650 steps of 32 scenes: the text model first learns to make positions up.
 """
 
 import time
@@ -12,13 +12,13 @@ import torch
 
 from scripts.demo import make_scenes
 
-PATCH, BIN, BINS = 28, 4, 36  # pixels of a merged patch, pixels of a bin of places, bins along an axis
+PATCH, BIN, BINS = 28, 4, 36  # pixels per merged patch, pixels per position bin, bins per axis
 KINDS = ("gripper", "block", *make_scenes.COLOURS)
 SEE_SEED = 4
 
 
 class Head(torch.nn.Module):
-    """Per merged patch and kind of thing: is one here, and in which bin of x and of y (P x K, P x K x 2 x BINS)."""
+    """Logits per merged patch and kind: whether one is there (P x K), and its bins of x and y (P x K x 2 x BINS)."""
 
     def __init__(self, width):
         super().__init__()
@@ -36,7 +36,7 @@ def things(scene):
 
 
 def targets(scenes, grids):
-    """Which (patch row, kind, x bin, y bin) hold a thing, over the concatenated patches of all pictures."""
+    """(patch row, kind, x bin, y bin) of each thing, over the concatenated patches of all pictures."""
     rows, first = [], 0
     for scene, (_, high, wide) in zip(scenes, grids.tolist(), strict=True):
         columns = wide // 2
@@ -49,7 +49,7 @@ def targets(scenes, grids):
 
 
 def train_tower(model, processor, steps, batch_size, lr, seed):
-    """Trains model's vision tower in place; prints how often a thing is found and placed within a bin."""
+    """Trains the model's vision tower in place; prints how often a thing is found, and located to within a bin."""
     tower = model.model.visual
     head = Head(model.config.vision_config.out_hidden_size)
     optimizer = torch.optim.AdamW([*tower.parameters(), *head.parameters()], lr=lr, weight_decay=0.01)

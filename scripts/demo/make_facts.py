@@ -2,10 +2,10 @@
 
     python scripts/demo/make_facts.py        # rewrites metadata/demo/search byte for byte
 
-A fact is one document, `{"title": "Balvin", "text": "The founder of Balvin is Dordan."}`. A question walks one to three
-facts ("What is the country of the birthplace of the founder of Balvin?"); its names are invented, so nothing but the
-documents can answer it. The world has two parts that share no name and no fact: training questions walk the larger one
-(1,600 facts), held-out questions the smaller one (400). The corpus holds both. All is a function of the seed.
+A fact is one document, `{"title": "Balvin", "text": "The founder of Balvin is Dordan."}`. A question chains one to
+three facts ("What is the country of the birthplace of the founder of Balvin?"); its names are invented, so only the
+documents can answer it. The world has two parts without common names or facts: training questions use the larger one
+(1,600 facts), held-out questions the smaller one (400). The corpus has both. Everything is a function of the seed.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from pathlib import Path
 
 FOLDER = Path(__file__).resolve().parents[2] / "metadata" / "demo" / "search"
 SEED = 1
-RELATIONS = {  # of each kind of thing, and the kind of what they lead to
+RELATIONS = {  # of each kind of thing -> kind of the value
     "company": {"founder": "person", "owner": "person", "seat": "town"},
     "person": {"birthplace": "town", "home": "town", "employer": "company", "teacher": "person"},
     "town": {"country": "country", "river": "river", "mayor": "person"},
@@ -27,9 +27,9 @@ PARTS = {  # things of each kind: 1,600 and 400 facts
     "train": {"company": 120, "person": 200, "town": 120, "river": 24, "country": 16},
     "test": {"company": 30, "person": 50, "town": 30, "river": 6, "country": 4},
 }
-QUESTIONS = {"train": 300, "test": 100}  # of each number of hops
+QUESTIONS = {"train": 300, "test": 100}  # per number of hops
 HOPS = (1, 2, 3)
-# A name is two syllables, each of them a token of the demo model: what is new about a new name is only how they pair.
+# A name is two syllables, each a token of the demo model: only their combination is new in a new name.
 FIRST = [onset + rhyme for onset in "BDFGHKLMNPRSTVZ" for rhyme in ("al", "ir", "ov")][:40]
 SECOND = [onset + rhyme for onset in "bdgkmptv" for rhyme in ("ak", "em", "in", "on", "ut")]
 
@@ -49,14 +49,14 @@ class Fact:
 
 @dataclass(frozen=True)
 class Part:
-    """One closed part of a world: what each thing is, and its facts by (subject, relation)."""
+    """One closed part of a world: the kind of each thing, and its facts by (subject, relation)."""
 
     kinds: dict[str, str]
     facts: dict[tuple[str, str], Fact]
 
 
 def make_world(seed: int, parts: dict[str, dict[str, int]] = PARTS) -> dict[str, Part]:
-    """The parts of the world of a seed; names are unique over all of them, and no fact leads from one to another."""
+    """The parts of the world of a seed; names are unique over all of them, and no fact links two of them."""
     rng = random.Random(f"world {seed}")
     names = [first + second for first in FIRST for second in SECOND]
     rng.shuffle(names)
@@ -74,7 +74,7 @@ def make_world(seed: int, parts: dict[str, dict[str, int]] = PARTS) -> dict[str,
 
 
 def walk(part: Part, start: str, relations: tuple[str, ...]) -> list[Fact]:
-    """The facts met on the way from `start`, one a relation."""
+    """The facts along the path from `start`, one per relation."""
     facts = []
     for relation in relations:
         facts.append(part.facts[start, relation])
@@ -83,7 +83,7 @@ def walk(part: Part, start: str, relations: tuple[str, ...]) -> list[Fact]:
 
 
 def random_walk(part: Part, hops: int, rng: random.Random) -> list[Fact]:
-    """A chain of `hops` facts that uses no relation and visits no thing twice: nothing on the way is the answer."""
+    """A chain of `hops` facts that repeats no relation and no thing: the answer does not occur earlier on the path."""
     while True:
         at = rng.choice(list(part.kinds))
         facts, seen = [], [at]
@@ -109,7 +109,7 @@ def question_of(facts: list[Fact]) -> str:
 
 
 def make_records(part: Part, split: str, seed: int, count: int) -> list[dict]:
-    """`count` different questions of each number of hops, mixed."""
+    """`count` different questions per number of hops, shuffled."""
     rng = random.Random(f"questions {split} {seed}")
     records = {}
     for hops in HOPS:
@@ -130,7 +130,7 @@ def make_records(part: Part, split: str, seed: int, count: int) -> list[dict]:
 
 
 def documents(world: dict[str, Part], seed: int) -> list[dict]:
-    """The corpus: one document a fact, in an order that says nothing about them."""
+    """The corpus: one document per fact, in random order."""
     facts = [fact for part in world.values() for fact in part.facts.values()]
     random.Random(f"corpus {seed}").shuffle(facts)
     return [{"id": str(index), "title": fact.subject, "text": fact.text} for index, fact in enumerate(facts)]

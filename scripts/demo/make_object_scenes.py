@@ -1,9 +1,9 @@
-"""Makes demo records of three families from drawn scenes: areas to touch, objects to find, objects that meet a need.
+"""Makes demo records of three families from drawn scenes: areas to touch, objects to detect, objects that meet a need.
 
     python scripts/demo/make_object_scenes.py            # writes metadata/demo/{affordance,detection,demand}
 
-Every scene is a function of (family, split, index) alone. Coordinates are pixels of the picture as it lies on disk.
-The pictures are drawn, so the boxes are exact; they show that a task trains and is scored, not how hard it is.
+Every scene depends only on (family, split, index). Coordinates are pixels of the stored picture. The pictures are
+drawn, so the boxes are exact; they show that a task can be trained and scored, not how hard it is.
 """
 
 import argparse
@@ -13,13 +13,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageDraw
 
-SIDES = (84, 112, 140)  # multiples of 28, which Qwen2.5-VL's processor keeps as they are
+SIDES = (84, 112, 140)  # multiples of 28, which Qwen2.5-VL's processor does not resize
 SEEDS = {"train": 1, "test": 2}
 INK = (30, 30, 30)
 COLOURS = {"red": (214, 30, 38), "green": (20, 150, 50), "blue": (30, 60, 205), "yellow": (245, 215, 20)}
-TRIES = 60  # places tried for one object before a picture counts as full
+TRIES = 60  # positions tried per object before a picture counts as full
 
-# kind -> (what to do with it, the part that is touched as shares of its box, a need it meets)
+# kind -> (an action, the part it touches as fractions of the box, a need that the object meets)
 KINDS = {
     "cup": ("Pick up the {}.", (0.75, 0.25, 1.0, 0.75), "I am thirsty."),
     "lamp": ("Switch on the {}.", (0.3, 0.8, 0.7, 1.0), "It is too dark to read."),
@@ -30,7 +30,7 @@ KINDS = {
 
 
 def objects_of(rng, width, height, kinds):
-    """[(kind, colour name, box)] of the given kinds that found room without touching each other."""
+    """[(kind, colour name, box)] of the given kinds that fit without touching each other."""
     placed = []
     for kind in kinds:
         for _ in range(TRIES):
@@ -86,7 +86,7 @@ def draw_ball(canvas, box, fill, _):
 
 def draw_umbrella(canvas, box, fill, stick):
     canvas.rectangle((stick[0], stick[1], stick[2], stick[3] - 1), fill=INK)
-    lower = 2 * stick[1] - box[1]  # a half disc: its other half is not drawn
+    lower = 2 * stick[1] - box[1]  # a half disc
     canvas.pieslice((box[0], box[1], box[2] - 1, lower), 180, 360, fill=fill, outline=INK)
 
 
@@ -166,8 +166,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     default_out = Path(__file__).resolve().parents[2] / "metadata" / "demo"
     parser.add_argument("--out", type=Path, default=default_out, help="folder to write (default: metadata/demo)")
-    parser.add_argument("--train", type=int, default=24, help="number of train records of each family")
-    parser.add_argument("--test", type=int, default=8, help="number of test records of each family")
+    parser.add_argument("--train", type=int, default=24, help="number of train records per family")
+    parser.add_argument("--test", type=int, default=8, help="number of test records per family")
     args = parser.parse_args()
     for family in FAMILIES:
         write(args.out, family, "train", args.train)

@@ -3,8 +3,8 @@
     python scripts/demo/make_scenes.py                       # writes metadata/demo, 512 train and 128 test records
     python scripts/demo/make_scenes.py --train 2000 --out /some/folder
 
-Scenes are a function of (seed, index) alone. Train and test use different seeds, and so does the warm start.
-All coordinates are pixels of the picture as it lies on disk, origin at the top left.
+A scene depends only on (seed, index). Train, test and the warm start use different seeds. All coordinates are pixels of
+the stored picture, origin at the top left.
 """
 
 import argparse
@@ -20,11 +20,11 @@ from PIL import Image, ImageDraw
 TRAIN_SEED, TEST_SEED = 1, 2
 COLOURS = {"red": (214, 30, 38), "green": (20, 150, 50), "blue": (30, 60, 205), "yellow": (245, 215, 20)}
 SHAPES = ("cube", "ball", "cone")
-EXACT_SIDES = (84, 112, 140)  # Qwen2.5-VL's processor keeps multiples of 28 as they are
-INEXACT_SIDES = (90, 96, 100, 108, 118, 122, 124, 132, 136)  # these it stretches by at most a tenth
+EXACT_SIDES = (84, 112, 140)  # multiples of 28, which Qwen2.5-VL's processor does not resize
+INEXACT_SIDES = (90, 96, 100, 108, 118, 122, 124, 132, 136)  # resized by at most a tenth
 INEXACT_SHARE = 0.2
 MARGIN, GRIPPER_RADIUS, OBJECT_RADIUS = 8, 5, 6
-CLEARANCE = 5.0  # pixels between a block's edge and the line a careful path aims for
+CLEARANCE = 5.0  # pixels between a block's edge and a careful path
 WAYPOINT_GAP = 26.0  # pixels of path per way-point
 OUTLINE, BLOCK_FILL = (25, 25, 25), (95, 95, 100)
 
@@ -52,7 +52,7 @@ class Scene:
     objects: list
     blocks: list = field(default_factory=list)
     path: np.ndarray | None = None
-    passes: list = field(default_factory=list)  # (block index, side) in the order the path meets them
+    passes: list = field(default_factory=list)  # (block index, side) in the order along the path
     light: tuple = (0.0, 0.0, 0.0)
 
     @property
@@ -84,7 +84,7 @@ def make_scene(seed, index):
 
 
 def draw_layout(rng):
-    """One random scene, or None when this draw has no room or no clear path."""
+    """One random scene, or None if it has no room or no clear path."""
     sides = INEXACT_SIDES if rng.random() < INEXACT_SHARE else EXACT_SIDES
     width, height = (int(side) for side in rng.choice(sides, 2))
     gripper = place(rng, width, height, GRIPPER_RADIUS)
@@ -119,7 +119,7 @@ def place(rng, width, height, radius):
 
 
 def between(rng, gripper, target, radius):
-    """A block near the straight line, so that the path has to go round it."""
+    """A block near the straight line, so that the path must go around it."""
     along = rng.uniform(0.4, 0.6)
     x, y = gripper.xy + along * (target.xy - gripper.xy) + rng.normal(0, 5, 2)
     return Marker(round(x), round(y), radius)
@@ -134,10 +134,10 @@ def is_free(marker, taken, gap):
 
 
 def plan_path(start, end, blocks, width, height):
-    """Way-points from start to end round the blocks, and [(block index, side)]; (None, []) when no clear path is found.
+    """Way-points from start to end around the blocks, and [(block index, side)]; (None, []) if no clear path is found.
 
-    A block nearer to the straight line than radius + CLEARANCE is passed at that distance on the shorter side that lies
-    inside the picture. The line through these points is cut into 3 to 6 way-points of equal distance along it.
+    A block closer to the straight line than radius + CLEARANCE is passed at that distance, on the shorter side that
+    lies inside the picture. The line through these points is resampled to 3 to 6 evenly spaced way-points.
     """
     direction = (end - start) / np.linalg.norm(end - start)
     normal = np.array([-direction[1], direction[0]])
@@ -168,7 +168,7 @@ def side_name(offset):
 
 
 def cut_evenly(line):
-    """3 to 6 points at equal distance along a line of corner points (N x 2), rounded to a tenth of a pixel."""
+    """3 to 6 evenly spaced points along a line of corner points (N x 2), rounded to a tenth of a pixel."""
     lengths = np.linalg.norm(np.diff(line, axis=0), axis=1)
     reached = np.concatenate([[0.0], np.cumsum(lengths)])
     count = int(np.clip(round(reached[-1] / WAYPOINT_GAP) + 1, 3, 6))
@@ -184,7 +184,7 @@ def distance_to_line(point, start, end):
 
 
 def clears(path, blocks):
-    """True when no segment of the path touches a block (2 pixels of slack)."""
+    """True if no segment of the path touches a block (2 pixels of slack)."""
     pairs = list(itertools.pairwise(path))
     return all(distance_to_line(block.xy, a, b) >= block.radius + 2 for block in blocks for a, b in pairs)
 
@@ -211,7 +211,7 @@ def draw(scene):
 
 
 def ground(width, height, light):
-    """A lit table (H x W x 3, uint8): its colour changes smoothly along x and y and so tells where a pixel lies."""
+    """A lit table (H x W x 3, uint8): its colour changes smoothly along x and y, and so encodes the position."""
     x, y = np.meshgrid(np.arange(width) / 140.0, np.arange(height) / 140.0)
     colour = np.stack([110 + 100 * x, 205 - 100 * y, 190 - 50 * x - 60 * y], axis=-1) + np.array(light)
     return (colour // 3 * 3).astype(np.uint8)  # steps of 3 keep the files small

@@ -1,9 +1,9 @@
-"""Makes demo records for the OCR task: drawn signs with a line asked for.
+"""Makes demo records for the OCR task: drawn signs and a question about one line.
 
     python scripts/demo/make_signs.py                    # writes metadata/demo/ocr, 24 train and 8 test records
 
-Every sign is a function of (split, index) alone. The letters come from Pillow's own font, so another version of Pillow
-may draw them slightly differently; questions and answers stay.
+Every sign depends only on (split, index). The letters are in Pillow's own font, so another version of Pillow may draw
+them slightly differently; questions and answers stay the same.
 """
 
 import argparse
@@ -22,7 +22,7 @@ SECOND = ("Books", "Bakery", "Toys", "Bikes", "Tools", "Shoes")
 
 
 def make(split, index):
-    """(picture, record without its image) number `index` of a split: three lines, one of them asked for."""
+    """(picture, record without its image) number `index` of a split: three lines, and a question about one of them."""
     rng = np.random.default_rng([SEEDS[split], index])
     name = f"{rng.choice(FIRST)} {rng.choice(SECOND)}"
     hour, minute = int(rng.integers(7, 12)), int(rng.choice((0, 15, 30, 45)))

@@ -1,11 +1,11 @@
-"""Makes the demo records of mathematics, programs and puzzles: small, exact, and a function of their seed.
+"""Makes the demo records of mathematics, programs and puzzles: small, exact, and determined by a seed.
 
     python scripts/demo/make_text_records.py                        # metadata/demo: 24 train and 8 test of each
     python scripts/demo/make_text_records.py --families reasoning --train 500 --out runs/reasoning
 
-math: sums in words, and the area or the rim of a drawn rectangle (a picture). code: small functions with asserts, and
+math: word problems, and the area or perimeter of a drawn rectangle (a picture). code: small functions with asserts, and
 programs that read and print. reasoning: puzzles of reasoning-gym (extra `reasoning`), each kept only if its own
-verifier gives the stored answer 1. Train and test use different seeds.
+verifier scores the stored answer 1. Train and test use different seeds.
 """
 
 import argparse
@@ -27,7 +27,7 @@ PICTURE = (112, 84)
 
 
 def math_record(rng: random.Random, name: str, folder: Path) -> dict:
-    """A sum in words, or, every third, a rectangle with its sides written on it."""
+    """A word problem, or, in a third of cases, a rectangle labelled with its sides."""
     a, b = rng.randint(2, 9), rng.randint(2, 9)
     if rng.randrange(3) == 0:
         wanted, answer = rng.choice((("area", a * b), ("perimeter", 2 * (a + b))))
@@ -54,7 +54,7 @@ def draw_rectangle(a: int, b: int) -> Image.Image:
 
 
 def code_record(rng: random.Random, name: str, folder: Path) -> dict:
-    """A function of one or two numbers with asserts, or, every third, a program that reads and prints."""
+    """A function with asserts, or, in a third of cases, a program that reads and prints."""
     n, k = rng.randint(2, 9), rng.randint(2, 9)
     words, function = rng.choice(
         (
@@ -117,8 +117,8 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--out", type=Path, default=ROOT / "metadata" / "demo", help="folder to write")
     parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES), metavar="FAMILY")
-    parser.add_argument("--train", type=int, default=24, help="train records of each family (default 24)")
-    parser.add_argument("--test", type=int, default=8, help="test records of each family (default 8)")
+    parser.add_argument("--train", type=int, default=24, help="train records per family (default 24)")
+    parser.add_argument("--test", type=int, default=8, help="test records per family (default 8)")
     args = parser.parse_args(argv)
     if min(args.train, args.test) < 1:
         parser.error("--train and --test: give at least 1 record each")

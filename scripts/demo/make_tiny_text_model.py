@@ -1,9 +1,9 @@
-"""Builds the text model of the search demo: a Qwen2 of the real class with 0.7 million parameters, and its tokenizer.
+"""Builds the text model of the search demo: a Qwen2 (transformers' class) with 0.7 million parameters, its tokenizer.
 
     python scripts/demo/make_tiny_text_model.py --out /some/folder   # random weights; learn_to_search.py trains them
 
-The byte-level BPE is trained on the demo's own sentences, so that an invented name is two tokens and a word one. The
-agent's tags are tokens of their own, as <think> is in Qwen3.
+The byte-level BPE is trained on the demo's own sentences, so that an invented name is two tokens and a word is one.
+The agent's tags are tokens of their own, as <think> is in Qwen3.
 """
 
 import argparse
@@ -40,7 +40,7 @@ CHAT_TEMPLATE = (  # Qwen2's form and its default system turn
 
 
 def sentences() -> list[str]:
-    """Texts the tokenizer should know in few tokens. Syllables stand alone: a name is its two syllables, never one."""
+    """Texts that the tokenizer should encode in few tokens. Syllables are separate, so a name is always two tokens."""
     relations = sorted({relation for of_kind in RELATIONS.values() for relation in of_kind})
     texts = [f" {first}" for first in FIRST] * 30 + [second for second in SECOND] * 30
     for relation in relations:
@@ -81,8 +81,9 @@ def build_tokenizer():
 def build_model(tokenizer, seed=0):
     """The model with random weights (float32), and Qwen2.5's own sampling defaults.
 
-    Two things are not random, since they shorten the way to copying names from minutes to one: what blocks add to the
-    residual stream starts at zero, and the heads of the first block start by looking one and two tokens back.
+    Two things are not random, because they cut the training until names are copied from several minutes to one: the
+    blocks' contributions to the residual stream start at zero, and heads of the first block start by attending one and
+    two tokens back.
     """
     torch.manual_seed(seed)
     end, pad = tokenizer.eos_token_id, tokenizer.pad_token_id
@@ -121,10 +122,10 @@ def build_model(tokenizer, seed=0):
 
 
 def _look_back(attention, strength=6.5):
-    """Biases with which the two query heads of the first key head prefer the key one, and two, positions before them.
+    """Biases that make the two query heads of the first key head attend one and two positions back.
 
-    Rotary positions turn the bias of a key at j and of a query at i so that their product is the sum over frequencies f
-    of strength^2 cos((i - back - j) f), which is largest at j = i - back.
+    Rotary embeddings rotate the biases of a key at j and a query at i so that their product is the sum over frequencies
+    f of strength^2 cos((i - back - j) f), which is largest at j = i - back.
     """
     half = HEAD // 2
     frequencies = THETA ** (-torch.arange(half) / half)
@@ -136,7 +137,7 @@ def _look_back(attention, strength=6.5):
 
 
 def save(model, tokenizer, folder):
-    """Weights in bfloat16 (half the size), configs, tokenizer and chat template."""
+    """Saves weights in bfloat16 (half the size), configs, tokenizer and chat template."""
     training = model.training
     half = Qwen2ForCausalLM(model.config).to(torch.bfloat16)
     half.load_state_dict(model.state_dict())

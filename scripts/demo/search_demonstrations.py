@@ -1,7 +1,7 @@
-"""What an imperfect teacher of the search demo writes: conversations with the real retriever, in worlds of its own.
+"""Demonstrations of an imperfect teacher for the search demo: conversations with the real retriever, in other worlds.
 
-The worlds have seeds of their own (make_facts.py), so neither a fact nor a question of the shipped records is among
-them. The faults are deliberate: what is wrong with the demonstrations is what reinforcement learning has to find out.
+The worlds have their own seeds (make_facts.py), so they contain no fact or question of the shipped records. The faults
+are deliberate: reinforcement learning has to correct them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Faults:
-    """Probabilities.
+    """Probabilities of the teacher's faults.
 
     Attributes:
-        guess: a question is answered with any name, without a search.
-        careless: a search asks for the name alone, so that it finds any three of the facts about it.
-        hasty: after such a search the first document is taken for the one that was wanted.
-        stop: a fact before the last is taken for the answer.
+        guess: answering a question with a random name, without a search.
+        careless: searching for the name alone, which finds any three facts about it.
+        hasty: after such a search, using the first document even if it is the wrong one.
+        stop: answering with a fact before the last.
     """
 
     guess: float = 0.0
@@ -38,7 +38,7 @@ class Faults:
 
 
 class World:
-    """The larger part of the world of a seed, with the real retriever over it; a search is made once."""
+    """The larger part of the world of a seed, with the real retriever over it; searches are cached."""
 
     def __init__(self, seed: int, folder: Path):
         self.part = make_facts.make_world(seed)["train"]
@@ -48,7 +48,7 @@ class World:
         self.found: dict[str, tuple[str, list[str]]] = {}
 
     def search(self, query: str) -> tuple[str, list[str]]:
-        """(the observation as the agent reads it, the texts that were found)."""
+        """(observation as the agent reads it, texts that were found)."""
         if query not in self.found:
             passages = self.retriever.search([query], TOP_K)[0]
             shown = f"\n\n<information>{format_passages(passages)}</information>\n\n"
@@ -90,7 +90,7 @@ def prompt_of(tokenizer, question: str) -> list[int]:
 def conversation(tokenizer, world: World, rng: random.Random, faults: Faults, bare: bool) -> tuple[list, list]:
     """(ids, labels) of a random question of one to three hops and a demonstration; pieces are encoded one by one.
 
-    `bare` leaves the instruction out and teaches the documents too, which is a denser lesson in copying names.
+    `bare` omits the instruction and includes the documents in the loss, which teaches copying names faster.
     """
     facts = random_walk(world.part, rng.choice(make_facts.HOPS), rng)
     question = question_of(facts)
@@ -104,9 +104,9 @@ def conversation(tokenizer, world: World, rng: random.Random, faults: Faults, ba
 
 
 def repetitions(names: list[int], length: int, rng: random.Random) -> tuple[list, list]:
-    """(ids, labels) of syllables, then stretches of them again and again: the first lesson in copying.
+    """(ids, labels) of syllables followed by repeated stretches of them: the first lesson in copying.
 
-    The labels leave out what nobody can know: the first row and the first token of each stretch.
+    The labels exclude what cannot be predicted: the first row and the first token of each stretch.
     """
     row = rng.choices(names, k=rng.randint(length // 6, length // 3))
     ids, labels = list(row), [IGNORED] * len(row)

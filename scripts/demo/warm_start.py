@@ -1,11 +1,11 @@
-"""Teaches the demo model to see, to name places, and to think, then answer, from imperfect demonstrations.
+"""Trains the demo model to see, to name positions, and to think and answer, from imperfect demonstrations.
 
     python scripts/demo/warm_start.py --out runs/tiny_model                # all three stages from random weights
     python scripts/demo/warm_start.py --out runs/more --start runs/tiny_model  # the last stage again, from weights
     python scripts/demo/warm_start.py --evaluate scripts/demo/tiny_model   # metrics on the 128 test scenes, no training
 
-Every batch holds fresh scenes of a seed of its own, so no test scene is ever seen. The demonstrations are faulty on
-purpose (`demonstrate`): what is wrong with them is what reinforcement learning has to find out.
+Every batch has new scenes of a separate seed, so no test scene is ever seen. The demonstrations are faulty on purpose
+(`demonstrate`): reinforcement learning has to correct them.
 """
 
 import argparse
@@ -28,10 +28,10 @@ from scripts.demo.learn_to_see import train_tower
 from task.trajectory_sharerobot import discrete_frechet
 
 WARM_SEED = 3
-FAST_SHARE = 0.5  # demonstrations done in haste
+FAST_SHARE = 0.5  # of hasty demonstrations
 FAST_JITTER, SLOW_JITTER, LOOK_JITTER = 9.0, 3.0, 1.5  # standard deviations in pixels
-BIAS = (6.0, -6.0)  # every demonstrated way-point is off by this much
-WRONG_SIDE_SHARE = 0.15  # of the careful demonstrations that pass a block
+BIAS = (6.0, -6.0)  # pixels by which every demonstrated way-point is off
+WRONG_SIDE_SHARE = 0.15  # of careful demonstrations that pass a block
 PAIR = re.compile(r"\[(\d+), (\d+)\]")
 COMPLETION = re.compile(r"\s*<think>[^<]*</think>\s*<answer>\[(\[\d+, \d+\](?:, \[\d+, \d+\])+)\]</answer>\s*")
 
@@ -40,11 +40,11 @@ COMPLETION = re.compile(r"\s*<think>[^<]*</think>\s*<answer>\[(\[\d+, \d+\](?:, 
 
 
 def demonstrate(scene, rng, flawed=True):
-    """A completion as an imperfect teacher would write it: what it sees, what it will do, then the path.
+    """A completion of an imperfect teacher: what it sees, what it will do, then the path.
 
-    In haste (FAST_SHARE) the teacher ignores blocks and is sloppy; slowly it goes round them, now and then on the wrong
-    side. Both start and end the path where the thought says gripper and target are. Without flaws there is no jitter,
-    no bias and no wrong side; haste still ignores blocks.
+    A hasty teacher (FAST_SHARE) ignores blocks and is imprecise; a careful one goes around them, sometimes on the wrong
+    side. Both start and end the path at the positions of gripper and target in the thought. Without flaws there is no
+    jitter, no bias and no wrong side; a hasty teacher still ignores blocks.
     """
     flaw = 1.0 if flawed else 0.0
     scale, limit = scene.scale, np.array(scene.processed_size) - 1
@@ -127,7 +127,7 @@ def test_scenes(count):
 
 @torch.no_grad()
 def generate(model, processor, scenes, sample, batch_size=32):
-    """One completion per scene; every sampling option is given, since the checkpoint's own make sampling greedy."""
+    """One completion per scene; sets every sampling option, because the checkpoint's defaults make sampling greedy."""
     model.eval()
     completions = []
     for at in range(0, len(scenes), batch_size):
@@ -147,7 +147,7 @@ def generate(model, processor, scenes, sample, batch_size=32):
 
 
 def evaluate(model, processor, scenes, sample):
-    """Means over the scenes: format rate, accuracy reward, discrete Frechet distance, error of the thought's places."""
+    """Means over the scenes: format rate, accuracy reward, discrete Frechet distance, position error in the thought."""
     rows = []
     for scene, completion in zip(scenes, generate(model, processor, scenes, sample), strict=True):
         truth = scene.path * scene.scale
@@ -189,11 +189,11 @@ def main():
     action = parser.add_mutually_exclusive_group(required=True)
     action.add_argument("--out", type=Path, help="train, and write the model to this folder")
     action.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
-    parser.add_argument("--start", type=Path, help="skip the first two stages: begin from the weights in this folder")
+    parser.add_argument("--start", type=Path, help="skip the first two stages: start from the weights in this folder")
     parser.add_argument("--see-steps", type=int, default=1200, help="steps of the vision tower alone (learn_to_see.py)")
-    parser.add_argument("--name-steps", type=int, default=1600, help="steps of naming places (learn_to_name.py)")
+    parser.add_argument("--name-steps", type=int, default=1600, help="steps of naming positions (learn_to_name.py)")
     parser.add_argument("--clean-steps", type=int, default=1200, help="first steps, on demonstrations without flaws")
-    parser.add_argument("--steps", type=int, default=1600, help="steps of thinking and answering, all in all")
+    parser.add_argument("--steps", type=int, default=1600, help="steps of thinking and answering in total")
     parser.add_argument("--batch", type=int, default=16, help="scenes per step of thinking and answering")
     parser.add_argument("--lr", type=float, default=1.2e-3, help="peak learning rate; the vision tower's is a fifth")
     parser.add_argument("--seed", type=int, default=0)

@@ -1,19 +1,19 @@
-"""What one update of GRPO on chains and of Tree-GRPO is worth on the search demo, by their gradients at one policy.
+"""The value of one update of GRPO on chains and of Tree-GRPO on the search demo, from gradients at a fixed policy.
 
-    python scripts/lab/agent_gradients.py --output_dir runs/agent_gradients   # a quarter of an hour of one core
+    python scripts/lab/agent_gradients.py --output_dir runs/agent_gradients   # 15 minutes on one core
     python scripts/lab/agent_gradients.py --output_dir runs/agent_gradients --rows chains trees --steps 4
 
-Training runs of one method differ by their seed as much as the methods do; gradients tell more in the same time. A
-policy is trained on chains for --policy_steps updates and then stays as it is. g is a row's gradient on one batch of 16
-prompts, E its mean over --steps batches, and g* the gradient of the expected reward: from 40 other batches of four
-chains, each against the mean of the three others, summed over tokens, not divided by a spread. Printed, a row:
+Training runs differ as much between seeds as between methods; gradients are more informative for the same time. A
+policy is trained on chains for --policy_steps updates and then fixed. g is a row's gradient on one batch of 16 prompts,
+E its mean over --steps batches, and g* the gradient of the expected reward: from 40 other batches of four chains, each
+against the mean of the other three, summed over tokens, without division by a standard deviation. Printed per row:
 
-    tokens:    sampled tokens a batch
-    gain:      learning rate * sum over weights of g* E[g] / sqrt(E[g^2]): what an update of Adam adds to the expected
-               reward, to first order, and its standard error over batches
-    first:     the same, if nothing but the first turns of the chains had a gradient
-    later:     the same of all other turns
-    per_1000:  gain for 1,000 sampled tokens
+    tokens:    sampled tokens per batch
+    gain:      learning rate * sum over weights of g* E[g] / sqrt(E[g^2]): the first-order increase of the expected
+               reward by an update of Adam, and its standard error over batches
+    first:     the same, with gradients of the chains' first turns only
+    later:     the same for all other turns
+    per_1000:  gain per 1,000 sampled tokens
 """
 
 import argparse
@@ -44,7 +44,7 @@ REFERENCE_STEPS = 40
 
 
 class Gradients(GRPOMATrainer):
-    """Keeps each step's gradients, of all turns (gain), of first turns and of later ones, and its sampled tokens."""
+    """Records each step's gradients, of all turns (gain), of first turns and of later ones, and its sampled tokens."""
 
     parts = ("gain", "first", "later")
 
@@ -61,7 +61,7 @@ class Gradients(GRPOMATrainer):
         return loss
 
     def _first_turns(self, inputs) -> torch.Tensor:
-        """(B, T) 1 on the first turn of each row."""
+        """(B, T) mask of the first turn of each row."""
         rollout, rows = self.generation.rollout, inputs["row_ids"].tolist()
         roots = [rollout.trees[rollout.row_tree[row]].nodes[rollout.root(row)] for row in rows]
         lengths = torch.tensor([len(root.token_ids) for root in roots])
@@ -69,7 +69,7 @@ class Gradients(GRPOMATrainer):
 
 
 class Reference(Gradients):
-    """The same, of all turns alone, with rewards minus the mean of the prompt's other chains for advantages."""
+    """The same for all turns only, with the reward minus the mean of the prompt's other chains as advantage."""
 
     parts = ("gain",)
 
@@ -80,7 +80,7 @@ class Reference(Gradients):
 
 
 def collect(kind, changes: dict, steps: int, seed: int, folder: Path) -> Gradients:
-    """A trainer that has seen `steps` batches and not moved."""
+    """A trainer after `steps` batches, without any update."""
     settings = settings_for("tree", changes | {"learning_rate": 0.0, "log_trees": None})
     settings |= {"output_dir": str(folder / "train"), "max_steps": steps}
     trainer = make_trainer(settings, seed, kind=kind, model=folder / "policy")
@@ -90,7 +90,7 @@ def collect(kind, changes: dict, steps: int, seed: int, folder: Path) -> Gradien
 
 
 def gain(gradients: list[torch.Tensor], reference: torch.Tensor) -> tuple[float, float]:
-    """(mean, standard error over batches) of what an update of Adam adds to the expected reward."""
+    """(mean, standard error over batches) of the increase of the expected reward by an update of Adam."""
     stacked = torch.stack(gradients)
     each = stacked / (stacked.square().mean(0).sqrt() + 1e-12) @ reference * RECIPE["learning_rate"]
     return each.mean().item(), (each.std() / len(each) ** 0.5).item()
@@ -107,7 +107,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
-    parser.add_argument("--steps", type=int, default=20, help="batches a row")
+    parser.add_argument("--steps", type=int, default=20, help="batches per row")
     parser.add_argument("--policy_steps", type=int, default=14, help="updates on chains before the measurement")
     args = parser.parse_args()
     folder = args.output_dir

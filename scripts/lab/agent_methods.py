@@ -4,11 +4,11 @@
     python scripts/lab/agent_methods.py --output_dir runs/agent_methods --methods chain --seeds 1
     python scripts/lab/agent_methods.py --output_dir runs/inter --methods tree --set advantage=inter loss_type=dapo
 
-A run trains the tiny text model with config/recipes/tree_grpo_demo.yaml, changed by --set, and stops after
-the step in which it passed --tokens sampled tokens (what tools return is not counted, a shared token counts once); then
-the 300 held-out questions are answered once greedily and six times at temperature 1. One core, one process. A run
-writes METHOD-seedN.json; one that is there is not run again, so other settings need another folder. Printed, and
-written to agent_methods.json: mean and standard deviation over seeds.
+A run trains the tiny text model with config/recipes/tree_grpo_demo.yaml, changed by --set, and stops after the step in
+which it exceeds --tokens sampled tokens (without what tools return; shared tokens count once). Then the 300 held-out
+questions are answered once greedily and six times at temperature 1. One core, one process. A run writes
+METHOD-seedN.json and is not repeated if the file exists, so other settings need another folder. Prints the mean and
+standard deviation over seeds, and writes them to agent_methods.json.
 """
 
 import argparse
@@ -43,8 +43,8 @@ from trainer.policies.agent.build import agent_policy
 from trainer.policies.agent.step import TreeShape
 
 RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
-PROMPTS = 16  # a step
-SAMPLES = 6  # a held-out question, at temperature 1
+PROMPTS = 16  # per step
+SAMPLES = 6  # per held-out question, at temperature 1
 METHODS = {
     "untrained": None,
     "chain": {"tree_num": 4, "expand_num": 0, "advantage": "inter"},
@@ -56,7 +56,7 @@ COLUMNS = [*METRICS, *(f"greedy_{name}" for name in METRICS), "steps", "train_to
 
 
 class TokenBudget(TrainerCallback):
-    """Stops the training after the step in which `budget` sampled tokens were passed; needs logging_steps 1."""
+    """Stops training after the step in which `budget` sampled tokens are exceeded; needs logging_steps 1."""
 
     def __init__(self, budget: int):
         self.budget, self.tokens = budget, 0.0
@@ -68,7 +68,7 @@ class TokenBudget(TrainerCallback):
 
 
 def settings_for(name: str, changes: dict) -> dict:
-    """GRPOConfig's arguments: the recipe's, then the method's, then `changes`; PROMPTS prompts a step."""
+    """GRPOConfig's arguments: the recipe's, then the method's, then `changes`; PROMPTS prompts per step."""
     settings = {key: value for key, value in RECIPE.items() if key not in NOT_TRAINING}
     settings |= (METHODS[name] or {}) | changes
     settings["environment_args"] = json.dumps(settings["environment_args"])
@@ -77,7 +77,7 @@ def settings_for(name: str, changes: dict) -> dict:
 
 
 def make_trainer(settings: dict, seed: int, kind=GRPOMATrainer, hops=(1, 2, 3), model=None, **kwargs):
-    """A trainer of class `kind` on the demo's questions of so many hops, from the shipped weights or a folder's."""
+    """A trainer of class `kind` on the demo's questions of these hops, from the shipped or a folder's weights."""
     torch.set_num_threads(1)
     set_seed(seed)
     tasks = load_tasks()
@@ -135,8 +135,8 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens a run")
-    parser.add_argument("--hops", nargs="+", type=int, default=[1, 2, 3], help="of the questions trained on")
+    parser.add_argument("--tokens", type=int, default=100_000, help="sampled tokens per run")
+    parser.add_argument("--hops", nargs="+", type=int, default=[1, 2, 3], help="hops of the training questions")
     parser.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="settings that replace the recipe's")
     args = parser.parse_args()
     changes = {name: yaml.safe_load(value) for name, _, value in (one.partition("=") for one in args.set)}

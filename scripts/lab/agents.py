@@ -1,13 +1,13 @@
-"""What trees of agents cost: tokens and tool calls in chains' worth by hops, and time where tools are slow.
+"""The cost of agent trees: tokens and tool calls relative to chains, by hops, and time with slow tools.
 
     python scripts/lab/agents.py --prompts 200 --json agents.json
 
 Budget: (M, N, L) trees of the search demo's questions at temperature 1, against plain chains of the same questions. The
-cost of a tree is its sampled tokens (a shared one once) over the mean tokens of a chain of as many hops; the same
-for turns that called the tool. The paper's expectation, M * (1 + L * N / 2) chains, takes a branch for half a chain. It
-is more: every chain gives as many branches, so the steps of a chain that ended soon are chosen more often than those of
-one that went on, and what is sampled anew behind them is as long as it usually is.
-Latency: the same rollouts with a tool that takes --latency seconds, calls side by side against one after another.
+cost of a tree is its sampled tokens (shared ones counted once) divided by the mean tokens of a chain with as many hops,
+and likewise for turns that call the tool. The paper's estimate, M * (1 + L * N / 2) chains, counts a branch as half a
+chain. It is more: every chain gets the same number of branches, so a step of a short chain is chosen more often than
+one of a long chain, while the continuation sampled after it has the usual length.
+Latency: the same rollouts with a tool that takes --latency seconds, with concurrent against sequential calls.
 """
 
 import argparse
@@ -38,11 +38,11 @@ from trainer.policies.agent.build import agent_policy
 from trainer.policies.agent.observation import TurnOutcome
 from trainer.policies.agent.step import TreeShape
 
-CHAINS = 4  # a prompt, to measure what a chain costs
+CHAINS = 4  # per prompt, to measure the cost of a chain
 
 
 class Bench:
-    """The demo's model and questions; `grow` gives the trees of a shape."""
+    """The demo's model and questions; `grow` returns the trees of a shape."""
 
     def __init__(self, args):
         self.args, self.tasks = args, load_tasks()
@@ -71,7 +71,7 @@ class Bench:
 
 
 def cost(tree) -> tuple[int, int, int]:
-    """(sampled tokens, turns that called a tool, calls that were made) of one tree."""
+    """(sampled tokens, turns that call a tool, calls made) of one tree."""
     seen = [node.extra for node in tree.nodes if isinstance(node.extra, TurnOutcome)]
     tokens = sum(len(node.token_ids) for node in tree.nodes if node.sampled)
     return tokens, sum(one.calls + one.reused for one in seen), sum(one.calls for one in seen)
@@ -103,7 +103,7 @@ def budget(bench: Bench, shape: TreeShape) -> dict:
 
 
 def latency(bench: Bench, shape: TreeShape) -> dict:
-    """Seconds of the same rollouts with calls side by side and one after another."""
+    """Seconds of the same rollouts with concurrent and with sequential calls."""
     search = SearchEnvironment.search
 
     def slow(self, query: str) -> str:
@@ -133,9 +133,9 @@ def main() -> None:
     parser.add_argument("--model_name_or_path", default="scripts/demo/tiny_text_model")
     parser.add_argument("--dataset", default="metadata/demo/search_test.yaml")
     parser.add_argument("--retriever", default="metadata/demo/search/corpus.jsonl")
-    parser.add_argument("--prompts", type=int, default=200, help="questions of the budget (%(default)s)")
-    parser.add_argument("--slow_prompts", type=int, default=16, help="questions of the latency (%(default)s)")
-    parser.add_argument("--latency", type=float, default=0.5, help="seconds of a call (%(default)s)")
+    parser.add_argument("--prompts", type=int, default=200, help="questions for the budget (%(default)s)")
+    parser.add_argument("--slow_prompts", type=int, default=16, help="questions for the latency (%(default)s)")
+    parser.add_argument("--latency", type=float, default=0.5, help="seconds per call (%(default)s)")
     parser.add_argument("--shape", type=int, nargs=3, default=(2, 2, 1), metavar=("M", "N", "L"))
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--json", type=Path, help="write the metrics to this file")

@@ -1,11 +1,11 @@
-"""What forks save on the demo scenes: tokens sampled for the leaves of a prompt against as many separate chains.
+"""Savings by forks on the demo scenes: tokens sampled for the leaves of a prompt against as many separate chains.
 
     python scripts/lab/forks.py --json forks.json          # tree_adv's default setting, and its fork_rule baselines
     python scripts/lab/forks.py --min_gap 24 --num_generations 32
 
-The shipped tiny model, temperature 1, one core. For each rule two generations are grown: the first starts at the
-threshold of ln 2 nats, the second, which is printed, uses what the first measured. `generated` is against chains that
-were really sampled, `saved` against the leaves of the trees themselves.
+The shipped tiny model, temperature 1, one core. Each rule grows two generations: the first with the initial threshold
+of ln 2 nats, the second, which is printed, with the threshold measured on the first. `generated` is relative to chains
+that were actually sampled, `saved` to the leaves of the trees themselves.
 """
 
 import argparse
@@ -57,7 +57,7 @@ class Bench:
         return self.engine.grow(self.prompts, policy, [str(i) for i in range(len(self.prompts))])
 
     def forks(self, args, chains: int) -> dict:
-        """Metrics of the second generation, with the threshold that the first measured."""
+        """Metrics of the second generation, with the threshold measured on the first."""
         memory = {}
         for _ in range(2):
             policy = METHODS["tree_adv"].policy(
@@ -88,7 +88,7 @@ def main() -> None:
     plain |= {name: getattr(given, name) for name in shape}
     bench.grow(ChainPolicy(given.num_generations, 160))
     chains = bench.engine.stats["generated_tokens"]
-    print(f"{given.prompts} prompts, {shape | plain}\n{given.num_generations} chains a prompt: {chains} tokens")
+    print(f"{given.prompts} prompts, {shape | plain}\n{given.num_generations} chains per prompt: {chains} tokens")
     found = {}
     for rule in RULES:
         args = GRPOConfig(report_to="none", fork_rule=rule, **plain)

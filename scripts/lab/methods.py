@@ -3,10 +3,10 @@
     python scripts/lab/methods.py --output_dir runs/methods                                 # all twelve runs
     python scripts/lab/methods.py --output_dir runs/methods --methods tree_adv_grpo --seeds 1   # one, then the table
 
-A run trains LoRA on the tiny model at the settings of the demo recipes, with two updates a generation and a constant
-learning rate, and stops after the step in which it passed --tokens sampled tokens; then the held-out scenes are
-answered twice each at temperature 1. One core, one process. A run writes METHOD-seedN.json; one that is there is not
-run again. Printed, and written to methods.json: mean and standard deviation over seeds.
+A run trains LoRA on the tiny model with the settings of the demo recipes, two updates per generation and a constant
+learning rate, and stops after the step in which it exceeds --tokens sampled tokens; then the held-out scenes are
+answered twice each at temperature 1. One core, one process. A run writes METHOD-seedN.json and is not repeated if the
+file exists. Prints the mean and standard deviation over seeds, and writes them to methods.json.
 """
 
 import argparse
@@ -43,7 +43,7 @@ METHODS = {
     "tree_adv_grpo": {"method": "tree_adv", "importance_sampling_level": "token"},
     "tree_adv_gspo": {"method": "tree_adv", "importance_sampling_level": "sequence"},
 }
-# Two updates a generation, so that the ratio is not always 1 and the two levels differ.
+# Two updates per generation, so that ratios differ from 1, and token and sequence level from each other.
 SETTINGS = {
     "num_generations": 16, "max_completion_length": 160, "learning_rate": 4e-4, "warmup_steps": 5,
     "lr_scheduler_type": "constant_with_warmup", "per_device_train_batch_size": 64, "num_iterations": 2,
@@ -54,7 +54,7 @@ COLUMNS = ("accuracy", "format", "output_tokens", "steps", "fork_saved", "second
 
 
 class TokenBudget(TrainerCallback):
-    """Stops the training after the step in which `budget` sampled tokens were passed; a shared token counts once."""
+    """Stops training after the step in which `budget` sampled tokens are exceeded; shared tokens count once."""
 
     def __init__(self, budget: int):
         self.budget, self.trainer, self.seen, self.tokens, self.generations = budget, None, None, 0, 0
@@ -119,7 +119,7 @@ def main() -> None:
     parser.add_argument("--output_dir", type=Path, required=True)
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
-    parser.add_argument("--tokens", type=int, default=150_000, help="sampled tokens a run")
+    parser.add_argument("--tokens", type=int, default=150_000, help="sampled tokens per run")
     args = parser.parse_args()
     run_one = functools.partial(train, budget=args.tokens, folder=args.output_dir)
     make_runs(args.output_dir, args.methods, args.seeds, args.tokens, run_one)

@@ -1,4 +1,4 @@
-"""Runs of several methods and seeds: a file each, none cut short, and their table."""
+"""Runs of several methods and seeds, one file each, only of complete runs, and their table."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pathlib import Path
 def make_runs(
     folder: Path, methods: Iterable[str], seeds: Iterable[int], tokens: int, run: Callable[[str, int], dict]
 ) -> None:
-    """Writes METHOD-seedN.json, what `run(method, seed)` returns, wherever it is not there yet.
+    """Writes the result of `run(method, seed)` to METHOD-seedN.json, unless the file exists.
 
-    SIGTERM ends a training in good order: a run that trained on fewer than `tokens` is not written and ends the script.
+    SIGTERM ends training gracefully: a run with fewer than `tokens` is not written, and the script exits.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for seed in seeds:

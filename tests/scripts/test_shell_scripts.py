@@ -14,7 +14,7 @@ SCRIPTS = ROOT / "scripts"
     [
         ("eval/run_eval_trajectory.sh", [], {"PYTHON": "/no/python"}, "found no Python (/no/python)"),
         ("run_grpo_lora.sh", ["--dry-run"], {"PYTHON": "/no/python"}, "found no Python (/no/python)"),
-        ("quickstart.sh", ["--output_dir", "FILE/x"], {}, "cannot be made: name a folder you can write in"),
+        ("quickstart.sh", ["--output_dir", "FILE/x"], {}, "cannot be created: name a writable folder"),
         ("quickstart.sh", ["--active"], {"PYTHON": "/no/python"}, "--active: no python on PATH"),
     ],
 )

@@ -1,7 +1,7 @@
 """The formats that scripts/data/convert.py reads: name -> (function that reads the source, function that converts).
 
-A reader gives (place for messages, raw record); a converter gives the records made of one raw one, and raises
-UserError, with the reason, for one that cannot be used.
+A reader yields (position for messages, raw record); a converter returns the records made from one raw record, and
+raises UserError, with the reason, if it cannot be used.
 """
 
 from converters import coco, columns, conversations, mathematics, open_questions, programs, sharerobot, text_in_pictures

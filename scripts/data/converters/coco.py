@@ -1,8 +1,8 @@
-"""COCO's annotation files: all objects of a picture, or one object that a text refers to (RefCOCO and its siblings).
+"""COCO's annotation files: all objects of a picture, or one object that a text refers to (RefCOCO, RefCOCO+, RefCOCOg).
 
 {"images": [{"id", "file_name", "width", "height"}], "annotations": [{"image_id", "category_id", "bbox": [x, y, w, h]}],
-"categories": [{"id", "name"}]}. References stand in "refs": [{"ann_id", "image_id", "sentences"}], or each picture has
-a "caption" and its one annotation is what the caption names.
+"categories": [{"id", "name"}]}. References are in "refs": [{"ann_id", "image_id", "sentences"}], or each picture has a
+"caption" that describes its only annotation.
 """
 
 from collections import defaultdict
@@ -15,7 +15,7 @@ KINDS = "Find every object of these kinds: {}."
 
 
 def read_pictures(source, options):
-    """(place, {"picture", "annotations", "names"}) of each picture, those without any object too."""
+    """(place, {"picture", "annotations", "names"}) of each picture, including those without objects."""
     content = _content(source)
     names = {one["id"]: one["name"] for one in content.get("categories", [])}
     if not names:
@@ -78,7 +78,7 @@ def read_references(source, options):
 
 
 def reference(raw, options):
-    """One record a sentence."""
+    """One record per sentence."""
     picture, annotation = need(raw, "picture"), need(raw, "annotation")
     box, sentences = corners(need(annotation, "bbox")), need(raw, "sentences")
     converted = []
@@ -121,5 +121,7 @@ def _content(source):
     if not isinstance(content, dict) or not all(
         isinstance(content.get(key), list) for key in ("images", "annotations")
     ):
-        raise UserError(f"{source} has no lists `images` and `annotations`: it is no annotation file of COCO's form.")
+        raise UserError(
+            f"{source} has no lists `images` and `annotations`: it is not an annotation file in COCO's format."
+        )
     return content

@@ -1,4 +1,4 @@
-"""Any table: a parquet file, a folder of them, or a folder that `datasets` saved; columns are named by flag."""
+"""Any table: a parquet file, a folder of them, or a folder saved by `datasets`; --columns names the columns."""
 
 import io
 from pathlib import Path
@@ -12,7 +12,7 @@ FIELDS = ("question", "answer", "image", "id")
 
 
 def read_table(source, options):
-    """(place, row) of every row, row by row: a table may be larger than the memory."""
+    """(position, row) of every row, lazily, because a table may not fit into memory."""
     if not {"question", "answer"} <= set(options.columns):
         raise UserError("--format table needs --columns question=COLUMN answer=COLUMN [image=COLUMN] [id=COLUMN].")
     rows, names = table_rows(source)
@@ -38,14 +38,14 @@ def row(raw, options):
 
 
 def _unwrapped(answer, changes):
-    """The answer, or each of a list of them, without the tags that a reward would look for inside."""
+    """The answer, or each of a list of answers, without the <answer> tags that rewards parse."""
     if isinstance(answer, list):
         return [_unwrapped(one, changes) for one in answer]
     return untagged(answer, changes) if isinstance(answer, str) else answer
 
 
 def _picture(cell, row_number, place, options, changes):
-    """The path of a cell's picture, written below the output's folder where the table holds the picture itself."""
+    """The path of a cell's picture; if the table contains the picture itself, it is written next to the output."""
     if isinstance(cell, str):
         return cell
     if isinstance(cell, dict) and cell.get("bytes") is None and isinstance(cell.get("path"), str):
@@ -56,7 +56,7 @@ def _picture(cell, row_number, place, options, changes):
     try:
         ending = Image.open(io.BytesIO(content)).format.lower()
     except OSError as error:
-        raise UserError(f"the picture's bytes are no picture ({error})") from error
+        raise UserError(f"the picture's bytes cannot be read as a picture ({error})") from error
     options.pictures.mkdir(parents=True, exist_ok=True)
     path = options.pictures / f"{row_number:06d}-{place}.{ending}"
     path.write_bytes(content)
@@ -72,7 +72,7 @@ def _opened(file: Path, parquet):
 
 
 def table_rows(source: Path):
-    """(iterator of rows as dicts, column names); pictures stay bytes, nothing is decoded."""
+    """(iterator of rows as dicts, column names); pictures stay encoded as bytes."""
     if (source / "dataset_dict.json").exists():
         raise UserError(f"{source} holds several splits: give the folder of one, {source}/train for example.")
     if (source / "state.json").exists():

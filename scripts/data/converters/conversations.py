@@ -1,9 +1,9 @@
-"""Conversations as LLaVA and VLM-R1 keep them, and as many data sets copied it.
+"""Conversations in the format of LLaVA and VLM-R1, which many data sets use.
 
 {"id", "image": path or list of paths, "conversations": [{"from": "human", "value"}, {"from": "gpt", "value"}, ...]};
-VLM-R1 also {"problem", "solution"}. The task is named by --question_type. Where it has coordinates, the answer is read
-as boxes or points, on the scale that --coordinates names; nothing is guessed. One question and its reply become a
-record; later pairs are left out and counted, and turns that are neither (tools, system) refuse the record.
+VLM-R1 also {"problem", "solution"}. --question_type names the task. If it has coordinates, the answer is read as boxes
+or points, on the scale that --coordinates names; nothing is guessed. The first question and its reply become a record;
+later turns are left out and counted, and other turns (tools, system) make a record refused.
 """
 
 from converters.converted import Converted, media, media_keys, need, others, text, untagged
@@ -56,7 +56,7 @@ def _check_turn(number: int, turn: dict) -> None:
     if role not in (*ASKING, *REPLYING):
         raise UserError(f"turn {number + 1} is by {role!r}: only human (user) and gpt (assistant) can be converted")
     if turn.get("tool_calls") or turn.get("function_call"):
-        raise UserError(f"turn {number + 1} calls a tool, which a record cannot hold")
+        raise UserError(f"turn {number + 1} calls a tool, which a record cannot represent")
     if role not in (ASKING if asks else REPLYING):
         wanted = "a human one" if asks else "a reply"
         raise UserError(f"turn {number + 1} is by {role!r} where {wanted} is needed: turns must alternate, human first")

@@ -1,4 +1,4 @@
-"""What a converter gives back for one record, and the sentence form of an instruction."""
+"""The result of converting one record, and helpers for converters."""
 
 from dataclasses import dataclass, field
 
@@ -9,13 +9,13 @@ from task.parsing.answers import ANSWER_START, answer_text
 
 @dataclass
 class Converted:
-    """A record, and what the check needs to know about it.
+    """A record, and the information that its check needs.
 
-    record: as metadata/README.md describes it, its pictures relative to the run's image root.
-    changes: what was altered or left out, a few words each; they are counted in the report.
-    size: (width, height) that the source gives for the picture; another real size is refused.
-    plane: (width, height) of the plane the answer's numbers live in, where they are no pixels: (1000, 1000) or (1, 1).
-    rest: the source's fields that the converter does not know; they are carried over into the record and counted.
+    record: as metadata/README.md describes it, with picture paths relative to the run's image root.
+    changes: what was changed or left out, in a few words each; counted in the report.
+    size: (width, height) that the source states for the picture; a picture of another size is refused.
+    plane: (width, height) of the plane of the answer's coordinates if they are not pixels: (1000, 1000) or (1, 1).
+    rest: fields of the source that the converter does not know; they are copied to the record and counted.
     """
 
     record: dict
@@ -26,7 +26,7 @@ class Converted:
 
 
 def sentence(text: str) -> str:
-    """An instruction as a sentence: a capital letter, and a full stop where no mark ends it.
+    """An instruction as a sentence: a capital letter, and a full stop if no punctuation ends it.
 
     >>> sentence("reach for the carrot ")
     'Reach for the carrot.'
@@ -36,14 +36,14 @@ def sentence(text: str) -> str:
 
 
 def others(raw: dict, *known: str) -> dict:
-    """The fields of a source record that hold something, less the known ones."""
+    """The non-null fields of a source record, except the known ones."""
     return {key: value for key, value in raw.items() if isinstance(key, str) and key not in known and value is not None}
 
 
 def media(raw: dict) -> tuple[dict, list[str]]:
-    """({"image": ..., "video": ...} of a source record, changes), whatever the source calls them.
+    """({"image": ..., "video": ...} of a source record, changes), under whatever names the source has them.
 
-    UserError where several names give different media.
+    UserError if several names give different media.
     """
     found, changes = {}, []
     for kind, names in MEDIA_LOOKALIKES.items():
@@ -64,18 +64,18 @@ def media_keys(raw: dict) -> list[str]:
 
 
 def untagged(written: str, changes: list[str]) -> str:
-    """The text of the one answer block, where there are tags. UserError for tags that hold no single answer."""
+    """The text inside the answer tags, if there are any. UserError for tags that do not enclose a single answer."""
     if ANSWER_START not in written:
         return written
     answer = answer_text(written)
     if answer is None:
         raise UserError("the answer is not one block of <answer> </answer> after the thought")
-    changes.append("answer taken out of its tags")
+    changes.append("answer tags removed")
     return answer
 
 
 def need(raw: dict, *keys: str):
-    """The value of the first of the keys that is there; UserError when none is."""
+    """The value of the first of the keys that is present; UserError if none is."""
     if not isinstance(raw, dict):
         raise UserError(f"the record is of type {type(raw).__name__}, not an object")
     for key in keys:

@@ -4,22 +4,22 @@ from converters.converted import Converted, others, text
 from task.errors import UserError
 from task.parsing.text import boxed_text
 
-MARK = "####"  # GSM8K writes the result behind it
+MARK = "####"  # precedes the result in GSM8K
 
 
 def gsm8k(raw, options):
     solution = text(raw, "answer")
     if solution.count(MARK) != 1 or not solution.partition(MARK)[2].strip():
-        raise UserError(f"the answer has no single result behind {MARK}")
+        raise UserError(f"the answer has no single result after {MARK}")
     result = solution.partition(MARK)[2].strip()
     record = {"question": text(raw, "question"), "question_type": "math-reasoning", "answer": result.replace(",", "")}
     record["solution"] = solution
-    changes = ["thousands commas taken out"] if "," in result else []
+    changes = ["thousands separators removed"] if "," in result else []
     return [Converted(record, changes, rest=others(raw, "question", "answer"))]
 
 
 def competition(raw, options):
-    """The answer is the content of the one \\boxed{} of the solution, or `answer` where the file gives it."""
+    """The answer is the content of the one \\boxed{} of the solution, or `answer` if the file has it."""
     solution = text(raw, "solution")
     answer = raw.get("answer")
     if answer is None:

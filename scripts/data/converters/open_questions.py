@@ -1,8 +1,8 @@
-"""Open-domain questions, to be answered by searching: NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle.
+"""Open-domain questions for search agents: NQ, HotpotQA, 2WikiMultihopQA, MuSiQue, Bamboogle.
 
-Each is read in its own release's form and in the repacked one, {"id", "question", "golden_answers", "metadata"}. The
-answer is the list of texts of which any will do. Where the source tells, a record has `hops`, the titles that must be
-found (`supporting_titles`) and what they say (`supporting_facts`); passages themselves are left to the retriever.
+Each is read in the format of its own release and in the repacked one, {"id", "question", "golden_answers", "metadata"}.
+The answer is a list of texts, any of which is right. If the source has them, a record gets `hops`, the titles that must
+be found (`supporting_titles`) and their sentences (`supporting_facts`); passages are left to the retriever.
 """
 
 import csv
@@ -15,7 +15,7 @@ from task.errors import UserError
 
 ANSWERS = ("golden_answers", "answers", "answer", "Answer")
 HOPS = {"compositional": 2, "inference": 2, "comparison": 2, "bridge_comparison": 4}  # of 2WikiMultihopQA's types
-KNOWN = (  # what the record is made of, or passages
+KNOWN = (  # used for the record, or passages
     "_id", "Question", "metadata", "supporting_facts", "context", "evidences", "paragraphs", "question_decomposition",
     "answer_aliases", "answerable", *ANSWERS,
 )  # fmt: skip
@@ -23,7 +23,7 @@ LOST = "supporting fact that the context lacks left out"
 
 
 def read_questions(source, options):
-    """(place, raw) of .json, .jsonl, .csv with a head line, .parquet, or a folder of .parquet files."""
+    """(place, raw) of .json, .jsonl, .csv with a header line, .parquet, or a folder of .parquet files."""
     if source.suffix == ".csv":
         return _read_csv(source)
     if source.is_dir() or source.suffix == ".parquet":
@@ -48,7 +48,7 @@ def hotpotqa(raw, options):
 
 
 def two_wiki(raw, options):
-    """An evidence is a (subject, relation, object) that the answer stands on, so there is one for each hop."""
+    """An evidence is a (subject, relation, object) that the answer depends on, so there is one per hop."""
     raw = _flat(raw)
     titles, facts, changes = _support(raw)
     evidences = raw.get("evidences")
@@ -70,7 +70,7 @@ def musique(raw, options):
 
 
 def _converted(raw, hops, changes=(), more_answers=None, **found) -> Converted:
-    """The record; of what was found only what is there."""
+    """The record, with the values of `found` that are not empty."""
     raw = _flat(raw)
     record = {"question": text(raw, "question", "Question"), "question_type": "search_qa"}
     answers = next((raw[key] for key in ANSWERS if raw.get(key) is not None), None)
@@ -82,7 +82,7 @@ def _converted(raw, hops, changes=(), more_answers=None, **found) -> Converted:
 
 
 def golds(answers, more=None) -> list[str]:
-    """The acceptable answers of a text or a list of texts, each once. UserError where there is none.
+    """The acceptable answers of a text or a list of texts, without duplicates. UserError if there is none.
 
     >>> golds("Paris ", ["Paris", "Paris, France"])
     ['Paris', 'Paris, France']
@@ -101,7 +101,7 @@ def _listed(value) -> list:
 
 
 def _flat(raw) -> dict:
-    """The repacked form keeps a source's own fields in `metadata`."""
+    """The raw record; the repacked format keeps the source's own fields in `metadata`."""
     if not isinstance(raw, dict):
         raise UserError(f"the record is of type {type(raw).__name__}, not an object")
     return (raw["metadata"] | raw) if isinstance(raw.get("metadata"), dict) else raw

@@ -5,10 +5,10 @@ from task.errors import UserError
 
 
 def mbpp(raw, options):
-    """The tests stand in the question, as is usual for MBPP: they alone name the function."""
+    """The question contains the tests, as is usual for MBPP: only they name the function."""
     tests = need(raw, "test_list")
     if not isinstance(tests, list) or not tests:
-        raise UserError("test_list holds no test")
+        raise UserError("test_list has no test")
     setup = raw.get("test_setup_code") or "\n".join(raw.get("test_imports") or [])
     question = f"{text(raw, 'text', 'prompt').strip()}\nThe program must pass these tests:\n" + "\n".join(tests)
     record = {"id": f"mbpp-{need(raw, 'task_id')}", "question": question, "question_type": "code-generation"}
@@ -18,7 +18,7 @@ def mbpp(raw, options):
 
 
 def humaneval(raw, options):
-    """The function to complete is shown; the whole program is asked for, so it repeats what is shown."""
+    """The question shows the function to complete; the answer must be the whole program, the given part included."""
     name = text(raw, "entry_point")
     question = f"Complete this Python function:\n{text(raw, 'prompt').rstrip()}"
     record = {"id": text(raw, "task_id"), "question": question, "question_type": "code-generation"}

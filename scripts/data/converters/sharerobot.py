@@ -16,7 +16,7 @@ def trajectory(raw, options):
 
 
 def affordance(raw, options):
-    """The box stays x, y, width, height, as the task reads it: no place for a mistake."""
+    """The box stays x, y, width, height, which the task can read."""
     box = need(raw, "affordance")
     if not isinstance(box, dict) or set(box) != {"x", "y", "width", "height"}:
         raise UserError(f"affordance is {box!r:.60}: x, y, width and height are needed")
@@ -34,7 +34,7 @@ def _record(raw, options, question_type, key, answer):
 
 
 def _picture(raw, image_root):
-    """The picture's path: `image` where given, else the id as a path, else a file named by the id."""
+    """The picture's path: `image` if given, else the id as a path, else a file named after the id."""
     if isinstance(raw.get("image"), str):
         return raw["image"], []
     name = str(need(raw, "id"))
@@ -43,4 +43,4 @@ def _picture(raw, image_root):
     for path in (f"{folder}{name}{ending}" for folder in ("", "images/") for ending in ENDINGS):
         if (image_root / path).is_file():
             return path, ["picture found by the id"]
-    raise UserError(f"id {name!r} is no picture's path, and no {name}.jpg or .png lies in {image_root}")
+    raise UserError(f"id {name!r} is not the path of a picture, and {image_root} has no {name}.jpg or .png")

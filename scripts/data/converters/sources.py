@@ -8,7 +8,7 @@ from task.errors import UserError
 
 
 def read_json(source: Path, options):
-    """(place, raw) of a .json list, a .jsonl file, or a .json object whose `data` is the list."""
+    """(position, raw) of a .json list, a .jsonl file, or a .json object whose `data` is the list."""
     if source.suffix == ".json":
         content = load(source)
         if isinstance(content, dict):
@@ -21,17 +21,17 @@ def read_json(source: Path, options):
 
 
 def read_json_folder(source: Path, options):
-    """As `read_json`; or a folder, in which every .json file below it is one record."""
+    """As `read_json`; or, for a folder, every .json file below it is one record."""
     if not source.is_dir():
         return read_json(source, options)
     files = sorted(source.rglob("*.json"))
     if not files:
-        raise UserError(f"{source} holds no .json file: give the folder with the problems.")
+        raise UserError(f"{source} contains no .json file: give the folder with the problems.")
     return [(str(file), load(file)) for file in files]
 
 
 def load(source: Path):
-    """The JSON content of a file; UserError with the place of a fault."""
+    """The JSON content of a file; UserError that gives the position of a fault."""
     try:
         return json.loads(source.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError) as error:

@@ -27,7 +27,7 @@ def read_ocrvqa(source, options):
     """{book id: {"imageURL", "questions": [...], "answers": [...], "split": 1 (train), 2 or 3}}"""
     content = load(source)
     if not isinstance(content, dict):
-        raise UserError(f"{source} is not OCR-VQA's file: it must be one JSON object, a book a key.")
+        raise UserError(f"{source} is not OCR-VQA's file: it must be one JSON object with one key per book.")
     return [
         (f"{source} book {key}", value | {"key": key} if isinstance(value, dict) else value)
         for key, value in content.items()
@@ -35,7 +35,7 @@ def read_ocrvqa(source, options):
 
 
 def ocrvqa(raw, options):
-    """One record a question."""
+    """One record per question."""
     questions, answers = need(raw, "questions"), need(raw, "answers")
     if not isinstance(questions, list) or not isinstance(answers, list):
         raise UserError("questions and answers must be lists")

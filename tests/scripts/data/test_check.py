@@ -55,7 +55,7 @@ def test_clean_data(check, tmp_path, capsys):
     assert table["records"] == table[f"question type {TYPE}"] == "4"
     assert (table["modality one image"], table["modality several images"], table["modality text"]) == ("2", "1", "1")
     assert (table["pictures"], table["size 56x28"], table["size 112x84"]) == ("4", "2", "2")
-    assert table["width, least to greatest"] == "56 to 112"
+    assert table["width, minimum to maximum"] == "56 to 112"
     assert table["problems"] == "0"
 
 
@@ -97,7 +97,7 @@ def test_prompts_are_measured_with_their_pictures(check, tmp_path, capsys, tiny_
     manifest = write(tmp_path, [record("a.png", id="small"), record("b.png", id="large")])
     command = [manifest, "--model_name_or_path", str(tiny_model_dir), "--min_pixels", "784", "--max_pixels", "100000"]
     assert check(command) == 0
-    least, _, most = values(capsys.readouterr().out)["prompt tokens, least / median / most"].split(" / ")
+    least, _, most = values(capsys.readouterr().out)["prompt tokens, minimum / median / maximum"].split(" / ")
     assert int(most) - int(least) == 12 - 2  # cells of 28x28 pixels in each picture
 
     assert check([*command, "--max_prompt_length", least]) == 1
@@ -123,7 +123,7 @@ def test_a_video_is_measured_like_any_prompt(check, tmp_path, capsys, tiny_model
         (["MANIFEST", "--model_name_or_path", "nowhere"], "nowhere"),
         (["MANIFEST", "--max_pixels", "1000"], "--max_pixels needs --model_name_or_path"),
         (["MANIFEST", "--no_such_flag"], "--no_such_flag"),
-        (["MANIFEST", "--thought_end", "think"], "thought_end is 'think': give a closing tag"),
+        (["MANIFEST", "--thought_end", "think"], "thought_end='think' cannot be told from <think>"),
         (["MANIFEST", "--max_prompt_length", "0", "--model_name_or_path", "x"], "--max_prompt_length 0: it must be"),
     ],
 )

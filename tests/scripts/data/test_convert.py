@@ -25,7 +25,7 @@ def test_sharerobot_trajectories(run):
     assert report["changed"] == 1 and report["changes"] == {"picture found by the id": 1} and report["refused"] == 7
     why = " | ".join(report["refusals"])
     for reason in (
-        "no 9.jpg or .png lies in",
+        "has no 9.jpg or .png",
         "does not exist",
         "there is no points",
         "the picture is (320, 240), but its data says (640, 480)",
@@ -140,7 +140,7 @@ def test_llava_conversations(run):
     rows, report = run("llava", content, "--question_type", "ocr-vqa")
     assert [row["answer"] for row in rows] == ["STOP", "go", "4"]
     assert rows[0]["messages"][0]["content"][0] == {"type": "image", "index": 0} and rows[2]["images"] == []
-    assert report["changes"] == {"later turns left out": 1, "id given twice left out": 1}
+    assert report["changes"] == {"later turns left out": 1, "duplicate id left out": 1}
     assert "2 slot(s) <image> but the record has 1" in report["refusals"][0]
     assert "no question with a reply" in report["refusals"][1]
 
@@ -160,8 +160,8 @@ def test_vlm_r1_boxes_on_the_scale_that_is_named(run, scale, written, answer):
     rows, report = run("vlm-r1", [tagged, flat, flat | {"solution": "no box"}], *flags, name="source.jsonl")
     boxes = [one["bbox_2d"] if isinstance(one, dict) else one for row in rows for one in row["answer"]]
     assert boxes == [answer, answer]
-    assert report["changes"]["answer taken out of its tags"] == 1
-    assert report["changes"].get("coordinates moved to pixels", 0) == (0 if scale == "pixels" else 2)
+    assert report["changes"]["answer tags removed"] == 1
+    assert report["changes"].get("coordinates converted to pixels", 0) == (0 if scale == "pixels" else 2)
     assert "no boxes or points can be read in the reply 'no box'" in report["refusals"][0]
 
 
@@ -202,7 +202,7 @@ def test_gsm8k(run):
     ]
     rows, report = run("gsm8k", content, name="source.jsonl")
     assert [row["answer"] for row in rows] == ["1200"] and rows[0]["question_type"] == "math-reasoning"
-    assert report["changes"] == {"thousands commas taken out": 1} and report["refused"] == 2
+    assert report["changes"] == {"thousands separators removed": 1} and report["refused"] == 2
 
 
 def test_math_from_a_folder_of_problems(run, folder):
@@ -317,7 +317,7 @@ def test_a_wrong_command_is_a_sentence(run, folder, convert, capsys):
     assert "no task has question_type 'ocr-vqas' (did you mean 'ocr-vqa'?)" in run(
         "llava", [], "--question_type", "ocr-vqas", status=2
     )
-    assert "it is no annotation file" in run("coco", [1], status=2)
+    assert "it is not an annotation file" in run("coco", [1], status=2)
 
 
 def run_table(run, folder, answer):

@@ -59,7 +59,7 @@ def test_unknown_keys_are_carried_over_and_counted(run):
     rows, report = run("vlm-r1", content, "--question_type", "ocr-vqa", name="source.jsonl")
     assert [row["extra"] for row in rows] == [{"path": "part/1", "options": ["A", "D"]}, {"path": "x"}]
     assert report["carried_over"] == {"path": 2, "options": 1}
-    assert report["changes"] == {"answer taken out of its tags": 1, "the source's own question_type left out": 1}
+    assert report["changes"] == {"answer tags removed": 1, "the source's own question_type left out": 1}
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_a_table_gives_the_answer_without_its_tags_and_its_other_columns(run, fo
     flags = ("--columns", "question=problem", "answer=gold", "--question_type", "ocr-vqa")
     rows, report = run("table", None, *flags, source=folder / "data.parquet")
     assert [row["answer"] for row in rows] == ["D", "Ann"] and rows[0]["extra"] == {"options": ["A", "D"]}
-    assert report["changes"] == {"answer taken out of its tags": 1, "raw left out, which is no JSON": 2}
+    assert report["changes"] == {"answer tags removed": 1, "raw left out, which is not JSON": 2}
     assert report["carried_over"] == {"options": 1} and "not one block of <answer>" in report["refusals"][0]
     assert scored("ocr-vqa", said("D"), rows[0]["answer"])[1] == 1.0
 

@@ -78,7 +78,7 @@ def test_an_encoder_that_is_none(tmp_path, capsys, dense):
     main = runpy.run_path(str(FOLDER / "serve.py"))["main"]
     for folder in (tmp_path / "none", tmp_path):
         assert main(["--corpus", str(corpus), "--dense", str(folder), "--port", "0"]) == 2
-        assert f"{folder} holds no encoder" in capsys.readouterr().err
+        assert f"{folder} contains no encoder" in capsys.readouterr().err
 
 
 def _package(name: str) -> Path | None:
