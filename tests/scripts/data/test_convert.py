@@ -251,7 +251,7 @@ def test_a_parquet_table_with_pictures_inside(run, folder):
     rows, report = run("table", None, *COLUMNS, source=folder / "data.parquet")
     assert [row["answer"] for row in rows] == ["a"] and rows[0]["images"][0].endswith("000000-0.png")
     assert report["changes"] == {"picture written to a file": 1}
-    assert "no picture" in report["refusals"][0] and "question is None" in report["refusals"][1]
+    assert "cannot be read as a picture" in report["refusals"][0] and "question is None" in report["refusals"][1]
 
 
 def test_a_data_set_saved_to_disk(run, folder):
