@@ -1,4 +1,4 @@
-"""Settings of TRL, transformers and accelerate that rollout trees cannot follow or that nothing here reads: refused."""
+"""Refuses settings of TRL, transformers and accelerate that rollout trees do not support or that have no effect."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from config.foreign import default_of
 from task.errors import UserError
 
-# The values that work, the default first; a sentence names those of the default's type, which flags can give.
+# Supported values, the default first; messages name those of the default's type, which flags can set.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -42,7 +42,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 _EVALUATION = "evaluation completes the held-out prompts and scores them with the tasks' metrics"
 _VLLM = "trees are grown by the transformers engine"
 
-# Fields that nothing reads in a run on trees, and what is done instead.
+# Fields without effect in a run on trees, and the reason.
 IDLE: dict[str, str] = {
     "max_tool_calling_iterations": "the turns of an agent are limited by max_turns (tree_grpo)",
     "log_multimodal": "completions are logged without their pictures",
@@ -79,7 +79,7 @@ IDLE: dict[str, str] = {
     "enable_jit_checkpoint": "SIGTERM saves a checkpoint already",
 }  # fmt: skip
 
-# Fields that some losses read, and which.
+# Fields -> the losses that use them.
 _CLIPPED = ("grpo", "bnpo", "dr_grpo", "dapo")
 OF_LOSSES: dict[str, tuple[str, ...]] = {
     "sapo_temperature_neg": ("sapo",),
@@ -89,10 +89,10 @@ OF_LOSSES: dict[str, tuple[str, ...]] = {
     "epsilon_high": (*_CLIPPED, "cispo"),
 }
 
-# Of accelerator_config.
+# Fields of accelerator_config -> why they are not supported.
 ACCELERATOR = {
     "split_batches": "each process would get a part of a batch, and train on as many prompts less",
-    "dispatch_batches": "a prompt is no tensor, and one process could not send it to the others",
+    "dispatch_batches": "a prompt is not a tensor, so one process could not send it to the others",
     "gradient_accumulation_kwargs": "set gradient_accumulation_steps instead",
 }
 
@@ -125,7 +125,7 @@ def check_unsupported(args, loss_type: str) -> None:
 
 
 def check_accelerator(config) -> None:
-    """Raises UserError for the first setting of an AcceleratorConfig that trees cannot work with."""
+    """Raises UserError for the first setting of an AcceleratorConfig that is not supported with trees."""
     for name, reason in ACCELERATOR.items():
         if getattr(config, name):
             raise UserError(

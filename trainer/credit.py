@@ -76,8 +76,9 @@ def loss_inputs(
 
     Returns:
         row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) with
-        `mask_truncated_completions`, and as float weights with `shared_token_weight` once; for methods with thoughts
-        also thought_mask (B, T), thought_advantages and answer_advantages (B,).
+        `mask_truncated_completions`, and as float weights with `shared_token_weight` once (TRL multiplies the policy
+        term and the KL term of each token by it); for methods with thoughts also thought_mask (B, T),
+        thought_advantages and answer_advantages (B,).
     """
     rollout, policy = generation.rollout, generation.policy
     rows, device, width = len(rollout.row_tree), output["completion_ids"].device, output["completion_ids"].size(1)

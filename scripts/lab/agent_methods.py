@@ -72,7 +72,7 @@ def settings_for(name: str, changes: dict) -> dict:
     settings = {key: value for key, value in RECIPE.items() if key not in NOT_TRAINING}
     settings |= (METHODS[name] or {}) | changes
     settings["environment_args"] = json.dumps(settings["environment_args"])
-    rows = PROMPTS * leaves_of(argparse.Namespace(**settings))
+    rows = PROMPTS * leaves_of(argparse.Namespace(**{"branches_per_node": 1} | settings))
     return settings | {"per_device_train_batch_size": rows, "use_cpu": True, "disable_tqdm": True}
 
 

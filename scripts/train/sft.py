@@ -7,7 +7,7 @@ Every record needs a `thought` (a string) besides its question and answer; with 
 get an empty thought. The answer is first converted to the task's frame (pixels of the processed picture for Qwen2.5-VL)
 and rounded to integers; a target that the task's own format reward does not accept is refused. The loss covers only the
 completion and the end-of-turn token; in an optimizer step it is the mean over all these tokens, however they are split
-into micro-batches and processes. `--resume_from_checkpoint auto` resumes under the rules of train.py (docs/training.md).
+into micro-batches and processes. `--resume_from_checkpoint auto` follows the rules of train.py (docs/training.md).
 
 LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
 `--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
@@ -184,7 +184,7 @@ class Collator:
 
 
 class WarmStart(WholeCheckpoints, Trainer):
-    """transformers.Trainer whose loss is the mean over the trained tokens of an optimizer step, with complete checkpoints."""
+    """transformers.Trainer whose loss is the mean over an optimizer step's tokens, with complete checkpoints."""
 
     def __init__(self, module, model, training: SFTTrainingArguments, **kwargs):
         super().__init__(model, training, compute_loss_func=self._token_mean, **kwargs)
@@ -192,7 +192,7 @@ class WarmStart(WholeCheckpoints, Trainer):
         self.add_callback(LayoutCheck(self))
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
-        """Summed cross-entropy of a micro-batch, divided by the number of trained tokens in the step on all processes."""
+        """Summed cross-entropy of a micro-batch, over the trained tokens of the step on all processes."""
         learnt = labels[:, 1:] != IGNORED
         total = F.cross_entropy(outputs.logits[:, :-1][learnt].float(), labels[:, 1:][learnt], reduction="sum")
         loss = total / (learnt.sum() if num_items_in_batch is None else num_items_in_batch)

@@ -97,7 +97,7 @@ def without_percent(text: str) -> tuple[str, bool]:
 
 
 def same_plain_number(answer: str, gold: str) -> bool | None:
-    """Whether two plain numbers, as `latex` leaves them, are equal; None when one is no plain number.
+    """Whether two plain numbers, as `latex` leaves them, are equal; None if one is not a plain number.
 
     Thousands may be set apart, and 1e-3 is 0.001. A percentage beside a number without the sign equals it with or
     without the division: to "how many percent" 60 and 60% are one answer.

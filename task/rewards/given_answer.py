@@ -35,4 +35,4 @@ def _needs_json(task) -> bool:
 
 
 def _refuse(name: str):
-    raise UserError(f"{name} is no number")
+    raise UserError(f"{name} is not a number")

@@ -94,7 +94,7 @@ def test_the_sampler_foretells_what_each_process_gets(sync):
 
 
 def test_the_trainer_reads_every_generation_but_the_first_ahead(tiny_text, tmp_path, monkeypatch):
-    """Three prompts, one a generation, two updates on each, shuffled: six generations are two epochs."""
+    """Three prompts, one per generation, two updates on each, shuffled: six generations are two epochs."""
     script(monkeypatch, random_tree)
     random_tree.calls = 0
     changes = {"max_steps": 12, "num_iterations": 2, "shuffle_dataset": True, "num_train_epochs": 9}
@@ -108,7 +108,7 @@ def test_the_trainer_reads_every_generation_but_the_first_ahead(tiny_text, tmp_p
 
 
 def test_a_picture_is_decoded_once_a_prompt_and_generation(tiny_vlm, tmp_path, monkeypatch):
-    """Two prompts a generation, four rows each, two generations, the first used twice."""
+    """Two prompts per generation, four rows each, two generations, the first used twice."""
     script(monkeypatch, random_tree)
     random_tree.calls = 0
     changes = {"max_steps": 4, "num_iterations": 2, "per_device_train_batch_size": 8, "beta": 0.1}

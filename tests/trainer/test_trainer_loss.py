@@ -109,7 +109,7 @@ def uneven_tree(prompt_id: str, policy):
 
 
 def cut(tiny_text, folder, batch: int, window: int, **changes):
-    """The gradients of runs over four prompts with `batch` rows a micro-batch, `window` of them an update."""
+    """The gradients of runs over four prompts with `batch` rows per micro-batch, `window` of them per update."""
     steps = changes.setdefault("max_steps", 1)
     trainer = text_trainer(
         tiny_text, folder, per_device_train_batch_size=batch, gradient_accumulation_steps=window, **changes

@@ -48,7 +48,7 @@ class BatchForward:
         model: the bare model.
         media: gives the model arguments of the media of prompts and observations.
         prompts: one EncodedPrompt per row.
-        pad_id: left padding of the shorter prompts; any id that is no media placeholder.
+        pad_id: left padding of the shorter prompts; any id that is not a media placeholder.
     """
 
     def __init__(self, model, media: MediaFeatures, prompts: list, pad_id: int):

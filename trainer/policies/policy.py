@@ -39,7 +39,7 @@ class Policy:
     def expand(self, tree: Tree) -> list[Branch]:
         """Branches off a tree whose rows have all ended; called again when these have ended, until it returns none.
 
-        A branch at the end of the prompt or behind a node that a segment followed costs no forward pass for what is
+        A branch at the end of the prompt or after a node that a segment followed costs no forward pass for what is
         above it. Branches are independent of each other: two at the same node may begin alike.
         """
         return []

@@ -142,7 +142,7 @@ class WholeCheckpoints(AllWeights):
         known = [metric.removeprefix("eval_") for metric in metrics if "/" in metric]
         if name is not None and name.removeprefix("eval_") not in known:
             raise UserError(
-                f"metric_for_best_model={name} is no metric of the evaluation, which gave {', '.join(known)}"
+                f"metric_for_best_model={name} is not a metric of the evaluation, which reports {', '.join(known)}"
             )
         if self.args.save_strategy != SaveStrategy.BEST and not self.control.should_save:
             return False  # the weights of this step are not kept: they cannot be loaded at the end

@@ -470,7 +470,7 @@ def test_random_policies_on_other_models(tiny_text, family, attention):
 
 @pytest.mark.slow
 def test_slow_tools_are_waited_for_together(tiny_text):
-    """Half a second a call: at least three times faster than one call after the other."""
+    """Half a second per call: at least three times faster than one call after the other."""
 
     def seconds(max_calls):
         def observe(tree, node):

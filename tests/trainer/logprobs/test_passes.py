@@ -44,7 +44,7 @@ def test_dropout_leaves_the_first_update_of_a_fresh_adapter_alone(tiny_text, tmp
 
 
 def test_by_default_there_is_no_second_pass_that_dropout_could_change(tiny_text, tmp_path):
-    """One update a generation: the old log-probs are the policy's own, whatever the adapter and its dropout."""
+    """One update per generation: the old log-probs are the policy's own, whatever the adapter and its dropout."""
     module, model, _ = tiny_text
     changes = {"peft_config": lora(module, model, lora_dropout=0.5, init_lora_weights=False), "max_steps": 2}
     trainer = text_trainer(tiny_text, tmp_path, rows=2, **changes)

@@ -72,7 +72,7 @@ class TestMetrics:
         assert not any(name.startswith(("thought/", "answer/", "variance/")) for name in entry)
 
     def test_the_mean_over_micro_batches_is_of_the_part(self, tiny_text, tmp_path, monkeypatch):
-        """KL and entropy of thoughts and answers are kept apart, one value a micro-batch."""
+        """KL and entropy of thoughts and answers are kept apart, one value per micro-batch."""
         script(monkeypatch, fixed_tree)
         trainer = text_trainer(tiny_text, tmp_path, beta=0.1, perturb=0.01, gradient_accumulation_steps=2)
         trainer.train()

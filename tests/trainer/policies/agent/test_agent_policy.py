@@ -94,7 +94,7 @@ def test_branches_start_after_whole_steps_that_are_no_leaf(tiny_text):
         siblings = [other for other in tree.nodes if other.parent == node.parent]
         if len(siblings) > 1 and node.parent != PROMPT:
             assert tree.nodes[node.parent].kind == "observation"
-    # Two candidates and two branches a tree: without replacement each gets one.
+    # Two candidates and two branches per tree: without replacement each gets one.
     forks = [i for i in range(len(tree.nodes)) if sum(node.parent == i for node in tree.nodes) == 2]
     assert len(forks) == 4
 
