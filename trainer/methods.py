@@ -14,6 +14,7 @@ from config.methods.tree_grpo import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.redistribute import redistribute
+from trainer.advantages.reinforce_plus_plus import reinforce_plus_plus
 from trainer.advantages.rloo import rloo
 from trainer.advantages.thought_answer import opposed_thoughts, thought_answer, zero_spread_share
 from trainer.policies.agent.build import agent_policy, shape_of
@@ -111,6 +112,13 @@ def credit_rloo(rows: Rows, args) -> Credit:
     return Credit(leaf=rloo(rows.rewards, rows.prompts, args.scale_rewards), metrics=metrics)
 
 
+def credit_reinforce_plus_plus(rows: Rows, args) -> Credit:
+    compared = rows.prompts if args.reward_baseline == "prompt" else np.zeros(len(rows.prompts))
+    metrics = {"advantages/zero_spread": zero_spread_share(rows.rewards, compared)}
+    leaf = reinforce_plus_plus(rows.rewards, rows.prompts, args.reward_baseline, args.scale_rewards)
+    return Credit(leaf=leaf, metrics=metrics)
+
+
 def credit_grpo_ma(rows: Rows, args) -> Credit:
     result = thought_answer(
         rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage, args.scale_rewards
@@ -191,6 +199,7 @@ def one_answer(args, step: int) -> int | None:
 METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
     "rloo": Method(policy=chains, credit=credit_rloo),
+    "reinforce_plus_plus": Method(policy=chains, credit=credit_reinforce_plus_plus),
     "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma, splits=two_terms, warm_up_leaves=one_answer),
     "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
     "tree_adv": Method(

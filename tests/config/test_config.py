@@ -125,6 +125,10 @@ REFUSED = {
     ),
     "vllm": ({"use_vllm": True}, "use_vllm=True: .*set it to false"),
     "a dropped record": ({"remove_unused_columns": True}, "would drop the record the rewards read"),
+    "the scale of a prompt over a batch": (
+        {"method": "reinforce_plus_plus", "scale_rewards": "group"},
+        "scale_rewards='group': reinforce_plus_plus normalises over the batch; set it to batch or none, or use",
+    ),
     "another scaling": ({"scale_rewards": "std"}, "scale_rewards='std' .*use 'group' or 'batch' or 'none'$"),
     "another aggregation": (
         {"multi_objective_aggregation": "normalize_then_sum"},

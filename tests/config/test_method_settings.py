@@ -11,6 +11,7 @@ from config.method_settings import discovered
 from config.methods import SETTINGS
 from trainer.advantages.intra_inter import PARTS
 from trainer.advantages.redistribute import AGGREGATIONS
+from trainer.advantages.reinforce_plus_plus import BASELINES
 from trainer.methods import METHODS
 from trainer.policies.entropy.rules import RULES
 
@@ -22,7 +23,7 @@ def test_every_method_has_settings_and_a_row_of_the_table():
 
 
 def test_the_choices_are_what_the_trainer_implements():
-    implemented = {"fork_rule": RULES, "aggregation": AGGREGATIONS, "advantage": PARTS}
+    implemented = {"fork_rule": RULES, "aggregation": AGGREGATIONS, "advantage": PARTS, "reward_baseline": BASELINES}
     assert {name: FIELDS[name].metadata["choices"] for name in implemented} == {
         name: list(names) for name, names in implemented.items()
     }

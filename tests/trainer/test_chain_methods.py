@@ -35,12 +35,27 @@ class WrittenOut(TrainerCallback):
         self.gradient = {name: gradient for (name, _), gradient in zip(named, found, strict=True)}
 
 
-# method, settings, the advantages by hand, the weight of a completion of so many tokens
+# All rewards: mean 19/16, sum of squares 19.25; then the rewards minus the prompts' means 3/8 and 2.
+STD = ((19.25 - 8 * (19 / 16) ** 2) / 7) ** 0.5 + 1e-4
+AGAINST_PROMPTS = [[5 / 8, -3 / 8, 1 / 8, -3 / 8], [1.0, 0.0, 0.0, -1.0]]
+PROMPT_STD = ((44 / 64 + 2) / 7) ** 0.5 + 1e-4
+
+# settings, the advantages by hand, the weight of a completion of so many tokens
 CASES = {
     "rloo": (  # means of the others 1/6, 1/2, 1/3, 1/2; 5/3, 2, 2, 7/3
         {"method": "rloo"},
         [[5 / 6, -1 / 2, 1 / 6, -1 / 2], [4 / 3, 0.0, 0.0, -4 / 3]],
         lambda tokens: 1 / (8 * LENGTH),
+    ),
+    "reinforce_plus_plus": (
+        {"method": "reinforce_plus_plus"},
+        [[(REWARDS[ids[0]] - 19 / 16) / STD for ids in below] for below in COMPLETIONS],
+        lambda tokens: 1 / (8 * tokens),
+    ),
+    "reinforce_plus_plus, prompt": (
+        {"method": "reinforce_plus_plus", "reward_baseline": "prompt"},
+        [[difference / PROMPT_STD for difference in below] for below in AGAINST_PROMPTS],
+        lambda tokens: 1 / (8 * tokens),
     ),
 }
 
@@ -54,6 +69,6 @@ def test_the_gradient_of_a_step(tiny_text, tmp_path, monkeypatch, case):
     expected = WrittenOut(trainer, advantages, weight)
     trainer.add_callback(expected)
     seen = run(trainer)
-    assert trainer._logs["advantages"] == pytest.approx([a for values in advantages for a in values], rel=1e-3)
+    assert trainer._logs["advantages"] == pytest.approx([a for values in advantages for a in values], rel=1e-6)
     assert norm(expected.gradient) > 0.1
-    assert largest_gap(seen.gradients[0], expected.gradient) < 1e-3 * norm(expected.gradient)
+    assert largest_gap(seen.gradients[0], expected.gradient) < 1e-5 * norm(expected.gradient)
