@@ -13,7 +13,7 @@ FOLDERS = "config|dataset|docs|metadata|model|scripts|task|tests|trainer"
 NAMED = re.compile(rf"(?<![\w./-])((?:{FOLDERS})/[\w./*{{}},-]*)")
 LINK = re.compile(r"\]\(([^)#\s]+)[^)]*\)")
 # The reader's own files, and those that a command on the page makes.
-THEIRS = re.compile(r"(task|metadata)/(my_|gsm8k|grpo_sharerobot|sharerobot|hotpotqa|data/)|.*/rloo\.py$")
+THEIRS = re.compile(r"(task|metadata)/(my_|gsm8k|grpo_sharerobot|sharerobot|hotpotqa|data/)|.*/best_of\.py$")
 
 
 def named_in(text: str) -> set[str]:
