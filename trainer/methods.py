@@ -13,6 +13,7 @@ import numpy as np
 from config.methods.tree_grpo import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
+from trainer.advantages.parent_difference import parent_difference
 from trainer.advantages.redistribute import redistribute
 from trainer.advantages.reinforce_plus_plus import reinforce_plus_plus
 from trainer.advantages.rloo import rloo
@@ -173,6 +174,22 @@ def forking_chains(batch: Batch) -> EntropyPolicy:
     )
 
 
+def segment_trees(batch: Batch) -> EntropyPolicy:
+    """Siblings are independent samples: their mean is then an unbiased estimate of their parent's value."""
+    args = batch.args
+    return EntropyPolicy(
+        num_trees=args.first_segments,
+        num_generations=args.num_generations,
+        max_tokens=args.max_completion_length,
+        rule=ForkRule("fixed", threshold_of("fixed", 0.0, None, batch.memory)),
+        text=OpenText(batch.tokenizer.decode),
+        min_gap=args.segment_length,
+        branch_factor=args.segment_branches,
+        distinct=False,
+        memory=batch.memory,
+    )
+
+
 def agent_trees(batch: Batch) -> AgentStepPolicy:
     args = batch.args
     return agent_policy(
@@ -206,5 +223,10 @@ METHODS = {
         policy=forking_chains,
         credit=credit_grpo,
         node_values=lambda tree, leaf_values, args: redistribute(tree, leaf_values, args.aggregation),
+    ),
+    "parent_difference": Method(
+        policy=segment_trees,
+        credit=credit_grpo,
+        node_values=lambda tree, leaf_values, args: parent_difference(tree, leaf_values),
     ),
 }

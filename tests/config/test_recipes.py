@@ -41,7 +41,7 @@ def parse(path, *flags):
 
 
 def lengths(method: str) -> dict:
-    if method in ("grpo", "rloo", "reinforce_plus_plus", "tree_adv"):
+    if method in ("grpo", "rloo", "reinforce_plus_plus", "tree_adv", "parent_difference"):
         return {"max_completion_length": 24}
     if method == "tree_grpo":  # two trees of three leaves; turns too short to call anything
         turns = {"max_turn_length": 8, "max_observation_length": 64, "max_completion_length": 256}

@@ -59,7 +59,7 @@ class Independent(TrainerCallback):
 def trainer_of(tiny_text, folder, monkeypatch, reward=forest_reward, **changes):
     script(monkeypatch, lambda prompt_id, policy: forest(prompt_id))
     plain = {"method": "tree_adv", "num_generations": 5, "max_completion_length": 16}
-    if changes.get("method") != "grpo":
+    if "method" not in changes or changes["method"] == "tree_adv":
         plain["num_trees"] = 2
     return text_trainer(tiny_text, folder, rows=1, reward=reward, perturb=0.01, **(plain | changes))
 
@@ -100,6 +100,18 @@ def test_two_updates_worked_out_by_hand(tiny_text, tmp_path, monkeypatch, aggreg
     )
     expected = compare(trainer, OWN | SHARED[aggregation], weights_of(shared), loss_type, level)
     assert max(expected.ratios[1]) > 1 + CLIP
+
+
+@pytest.mark.parametrize("shared", [None, "per_leaf"])
+@pytest.mark.parametrize("level", ["token", "sequence"])
+def test_parent_differences_worked_out_by_hand(tiny_text, tmp_path, monkeypatch, level, shared):
+    """Values: node 3 1/2, node 0 3/4, node 1 0, the prompt 3/8. A segment counts once unless told otherwise."""
+    values = [0.375, -0.375, 0.25, -0.25, 0.5, -0.5, 0.0, 0.0]
+    trainer = trainer_of(
+        tiny_text, tmp_path, monkeypatch, method="parent_difference", importance_sampling_level=level,
+        shared_token_weight=shared, num_iterations=2, max_steps=2, learning_rate=0.1,
+    )  # fmt: skip
+    compare(trainer, values, weights_of(shared or "once"), "grpo", level)
 
 
 @pytest.mark.parametrize("level", ["token", "sequence"])
