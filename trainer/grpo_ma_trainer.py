@@ -45,7 +45,7 @@ from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
 from trainer.logs.verbose import print_generation, verbose
 from trainer.methods import METHODS, Batch, Credit, Rows
-from trainer.objective import PARTS, micro_batches, part_inputs, sequence_ratio_inputs, varies_within_rows
+from trainer.objective import micro_batches, part_inputs, part_weights, sequence_ratio_inputs, varies_within_rows
 from trainer.policies.agent.build import policies_of_evaluation
 from trainer.processes import Processes
 from trainer.prompts import PromptEncoder
@@ -311,7 +311,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         trl_loss, varies = super()._compute_loss, varies_within_rows(inputs, self.args.shared_token_weight)
         with self.generation.training_on(inputs["row_ids"].tolist()):
             if self.generation.split:
-                loss = sum(self._part_loss(trl_loss, model, inputs, part) for part in PARTS)
+                loss = sum(w * self._part_loss(trl_loss, model, inputs, part) for part, w in part_weights(self.args))
             elif self.importance_sampling_level == "sequence" and varies:
                 with swapped(self, importance_sampling_level="token"):
                     loss = trl_loss(model, sequence_ratio_inputs(inputs, self._row_logps(model, inputs).detach()))

@@ -48,6 +48,11 @@ def part_inputs(inputs: dict, part: str) -> dict:
     }
 
 
+def part_weights(args) -> list[tuple[str, float]]:
+    """Each of `PARTS` with the weight of its term (policy and KL) in a split objective."""
+    return list(zip(PARTS, (args.thought_weight, 1.0), strict=True))
+
+
 def varies_within_rows(inputs: dict, shared_token_weight: str) -> bool:
     """Whether the tokens of a row differ in advantage or weight."""
     return inputs["advantages"].dim() == 2 or shared_token_weight == "once"

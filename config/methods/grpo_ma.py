@@ -7,6 +7,7 @@ not published: beta 0 is our choice.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from config.method_settings import MethodSettings, RolloutSize
@@ -30,6 +31,13 @@ class GRPOMAFields:
             "(the paper); joint: one term over all tokens; auto: split if answer_num > 1, else joint (T_K A_1 is then "
             "plain GRPO) (grpo_ma).",
             "choices": ["auto", "split", "joint"],
+        },
+    )
+    thought_weight: float = field(
+        default=1.0,
+        metadata={
+            "help": "Weight of the term for thoughts in the split loss; the term for answers has weight 1 (1: the "
+            "paper's sum) (grpo_ma)."
         },
     )
     answer_warmup_steps: int = field(
@@ -75,6 +83,13 @@ def check_grpo_ma(args) -> None:
             f"answer_warmup_steps={args.answer_warmup_steps} trains on think_num={args.think_num} chains per prompt, "
             "which have no advantage: set think_num to at least 2, or answer_warmup_steps to 0"
         )
+    if not math.isfinite(args.thought_weight):
+        raise UserError(f"thought_weight={args.thought_weight} must be a finite number of at least 0")
+    if args.thought_weight != 1 and (args.objective == "joint" or (args.objective == "auto" and args.answer_num == 1)):
+        raise UserError(
+            f"thought_weight={args.thought_weight} weighs one of two terms, and the loss of objective="
+            f"{args.objective} with answer_num={args.answer_num} has one: leave it out, or set objective to split"
+        )
     if args.shared_token_weight == "once":
         raise UserError(
             "shared_token_weight=once is for methods whose rows share tokens in one term; grpo_ma counts each "
@@ -99,6 +114,15 @@ SETTINGS = MethodSettings(
         "max_thought_length": 1,
         "max_answer_length": 1,
         "answer_warmup_steps": 0,
+        "thought_weight": 0,
     },
-    shown=("think_num", "answer_num", "max_thought_length", "max_answer_length", "objective", "answer_warmup_steps"),
+    shown=(
+        "think_num",
+        "answer_num",
+        "max_thought_length",
+        "max_answer_length",
+        "objective",
+        "thought_weight",
+        "answer_warmup_steps",
+    ),
 )

@@ -129,6 +129,12 @@ REFUSED = {
         {"method": "reinforce_plus_plus", "scale_rewards": "group"},
         "scale_rewards='group': reinforce_plus_plus normalises over the batch; set it to batch or none, or use",
     ),
+    "a weight without two terms": (
+        {"thought_weight": 2.0, "objective": "joint"},
+        "thought_weight=2.0 weighs one of two terms, and the loss of objective=joint with answer_num=4 has one: leave",
+    ),
+    "a weight of chains": ({"thought_weight": 0.0, "answer_num": 1}, "objective=auto with answer_num=1 has one"),
+    "an endless weight": ({"thought_weight": float("inf")}, "thought_weight=inf must be a finite number"),
     "another scaling": ({"scale_rewards": "std"}, "scale_rewards='std' .*use 'group' or 'batch' or 'none'$"),
     "another aggregation": (
         {"multi_objective_aggregation": "normalize_then_sum"},

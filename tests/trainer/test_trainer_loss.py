@@ -28,8 +28,11 @@ def normalised(rows: list[torch.Tensor], loss_type: str) -> torch.Tensor:
     return torch.cat(rows).mean()
 
 
-def written_out(new, old, ref, loss_type: str, objective: str) -> torch.Tensor:
-    """Advantages of thoughts +-0.7071, of answers 1.5 and -0.5, as (R - mean) / (sample std + 1e-4)."""
+def written_out(new, old, ref, loss_type: str, objective: str, weight: float = 1.0) -> torch.Tensor:
+    """Advantages of thoughts +-0.7071, of answers 1.5 and -0.5, as (R - mean) / (sample std + 1e-4).
+
+    `weight` is that of the thoughts in a split loss.
+    """
     thought = 0.25 / (0.125**0.5 + 1e-4)
     answer = [0.75 / (0.5 + 1e-4)] + [-0.25 / (0.5 + 1e-4)] * 3
     thoughts, answers = [], []
@@ -39,14 +42,14 @@ def written_out(new, old, ref, loss_type: str, objective: str) -> torch.Tensor:
         answers.append(token_losses(*(x[cut:] for x in tokens), answer[row], loss_type))
     if objective == "joint":
         return normalised([torch.cat(pair) for pair in zip(thoughts, answers, strict=True)], loss_type)
-    return normalised(thoughts, loss_type) + normalised(answers, loss_type)
+    return weight * normalised(thoughts, loss_type) + normalised(answers, loss_type)
 
 
 class Independent(TrainerCallback):
     """Computes loss and gradients of each update a second time, just before the optimiser moves the weights."""
 
-    def __init__(self, trainer, loss_type, objective):
-        self.trainer, self.loss_type, self.objective = trainer, loss_type, objective
+    def __init__(self, trainer, *how):
+        self.trainer, self.how = trainer, how
         self.old = self.ref = None
         self.losses, self.gradients, self.ratios = [], [], []
 
@@ -56,7 +59,7 @@ class Independent(TrainerCallback):
             with torch.no_grad():
                 self.old, self.ref = token_logps(model, prompt), token_logps(self.trainer.ref_model, prompt)
         new = token_logps(model, prompt)
-        loss = written_out(new, self.old, self.ref, self.loss_type, self.objective)
+        loss = written_out(new, self.old, self.ref, *self.how)
         named = [(name, p) for name, p in model.named_parameters() if p.grad is not None]
         self.losses.append(loss.item())
         gradients = torch.autograd.grad(loss, [p for _, p in named])
@@ -64,10 +67,15 @@ class Independent(TrainerCallback):
         self.ratios.append(torch.cat([(n - o).exp().detach() for n, o in zip(new, self.old, strict=True)]))
 
 
+JOINT, WEIGHTED = (("grpo", "joint", 1.0), ("dapo", "joint", 1.0)), (("grpo", "split", 2.5), ("dapo", "split", 0.0))
+
+
 @pytest.mark.parametrize(
-    ("loss_type", "objective"), [*((loss, "split") for loss in LOSSES), ("grpo", "joint"), ("dapo", "joint")]
+    ("loss_type", "objective", "weight"), [*((loss, "split", 1.0) for loss in LOSSES), *JOINT, *WEIGHTED]
 )
-def test_loss_and_gradients_of_a_tree_worked_out_by_hand(tiny_text, tmp_path, monkeypatch, loss_type, objective):
+def test_loss_and_gradients_of_a_tree_worked_out_by_hand(
+    tiny_text, tmp_path, monkeypatch, loss_type, objective, weight
+):
     """Two updates on the same rollout: in the second the ratio is not 1, and some tokens are clipped."""
     script(monkeypatch, lambda prompt_id, policy: thought_tree(prompt_id, THOUGHTS, ANSWERS))
     trainer = text_trainer(
@@ -78,13 +86,14 @@ def test_loss_and_gradients_of_a_tree_worked_out_by_hand(tiny_text, tmp_path, mo
         perturb=0.01,
         loss_type=loss_type,
         objective=objective,
+        thought_weight=weight,
         beta=BETA,
         epsilon_high=CISPO_CLIP if loss_type == "cispo" else None,
         num_iterations=2,
         max_steps=2,
         learning_rate=0.03,
     )
-    expected = Independent(trainer, loss_type, objective)
+    expected = Independent(trainer, loss_type, objective, weight)
     trainer.add_callback(expected)
     seen = run(trainer)
     assert expected.ratios[0].sub(1).abs().max() < 1e-5
