@@ -293,7 +293,7 @@ class VLMModule(ABC):
         keys = dict.fromkeys(key for prompt in prompts for key in prompt.media)
         if not any(prompt.features for prompt in prompts):
             joined = {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
-            return {key: values.to(device) for key, values in joined.items()}
+            return {key: _on_device(values, device) for key, values in joined.items()}
         assert all(prompt.features for prompt in prompts), "some prompts have features, others have pixels"
         kinds = dict.fromkeys(kind for prompt in prompts for kind in prompt.features)
         found = {kind: [item for prompt in prompts for item in prompt.features.get(kind, ())] for kind in kinds}
@@ -362,6 +362,13 @@ def _as_set(ids) -> set[int]:
     if ids is None:
         return set()
     return set(ids) if isinstance(ids, list | tuple) else {ids}
+
+
+def _on_device(values: torch.Tensor, device) -> torch.Tensor:
+    """Copied to a GPU from pinned memory, so that the host does not wait for work queued there."""
+    if device is not None and torch.device(device).type == "cuda":
+        return values.pin_memory().to(device, non_blocking=True)
+    return values.to(device)
 
 
 def _device_map(quantization_config):

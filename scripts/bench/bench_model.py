@@ -5,12 +5,16 @@ import time
 from pathlib import Path
 
 import torch
+from peft import LoraConfig
 from transformers import AutoProcessor, GenerationConfig, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from model.qwen_module import Qwen2_5VLModule
 
 PROCESSOR = Path(__file__).resolve().parents[1] / "demo" / "tiny_model"
 # Ids from here on are unused by the demo's tokenizer, so random tokens are never special ones.
 FIRST_FREE_ID = 1000
 
+LORA = {"r": 64, "lora_alpha": 128, "lora_dropout": 0.05}
 PRESETS = {
     "cpu": {
         "text": {
@@ -44,10 +48,13 @@ PRESETS = {
             "intermediate_size": 3420,
             "full": [7, 15, 23, 31],
         },
-        "sizes": {"think_num": 4, "answer_num": 4, "thought": 512, "answer": 64, "text_tokens": 60, "grid": 40},
+        # The lengths and the adapter of config/recipes/grpo_ma_qwen2_5_vl_3b.yaml, and a picture near its pixel limit
+        # (484 of 512 visual tokens).
+        "sizes": {"think_num": 4, "answer_num": 4, "thought": 384, "answer": 128, "text_tokens": 128, "grid": 44},
         "device": "cuda",
         "dtype": "bfloat16",
         "checkpointing": True,  # TRL's default; without it the dense side alone exceeds the memory of a large GPU
+        "lora": LORA,
     },
 }
 
@@ -79,6 +86,14 @@ def build_model(preset: dict, processor) -> Qwen2_5_VLForConditionalGeneration:
         model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=getattr(torch, preset["dtype"])).eval()
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
     return model
+
+
+def adapter_of(preset: dict, model, **changes) -> LoraConfig | None:
+    """The preset's adapter of the language model, with settings of LoraConfig changed; None if it has none."""
+    if not preset.get("lora"):
+        return None
+    target = Qwen2_5VLModule(model.config).lora_target_modules(model)
+    return LoraConfig(**preset["lora"] | changes, target_modules=target)
 
 
 def write_to_the_limit(model, processor) -> None:

@@ -21,8 +21,10 @@ ROOT = use_checkout()
 
 import torch
 from bench_cli import benchmark_parser, run
-from bench_model import Clock, build_model, build_processor, write_to_the_limit
+from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
 from cases import FixedLengths, messages_of, question_of_length, write_pictures
+from limit import report
+from peft import get_peft_model
 from PIL import Image
 from stock import SAMPLING, stock_trainer
 
@@ -86,6 +88,9 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     question = question_of_length(module, image, sizes["text_tokens"] + 2)
     K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
     rows = [{"question": question, "image": image}] * 2
+    adapter = adapter_of(preset, model)
+    if adapter:
+        model = get_peft_model(model, adapter)
     ours = Ours(model, processor, question, image)
     stock = Stock(stock_trainer(model, processor, rows, K * M, length, preset, folder), question, image)
 
@@ -108,7 +113,9 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
                 tree, fed = grown, ours.engine.stats
             elif name == f"stock {K * M} rows":
                 row_tokens = sum(map(len, grown))
-    return metrics(clock, sizes, tree, fed, row_tokens, len(ours.prompt.ids))
+    prompt_tokens = len(ours.prompt.ids)
+    found = metrics(clock, sizes, tree, fed, row_tokens, prompt_tokens)
+    return found | report(ours.engine.model, prompt_tokens, sizes, found[f"T{K}A{M}_s"])
 
 
 def metrics(clock: Clock, sizes: dict, tree, fed: dict, row_tokens: int, prompt_tokens: int) -> dict:

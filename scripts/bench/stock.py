@@ -1,7 +1,9 @@
 """The baseline of the benchmarks: TRL's own GRPOTrainer on the same model, prompts and number of leaves."""
 
 import trl
+from bench_model import adapter_of
 from datasets import Dataset, Image
+from peft import PeftModel
 
 SAMPLING = {"temperature": 1.0, "top_p": 1.0, "top_k": 0, "repetition_penalty": 1.0}
 ONE_STEP = {
@@ -42,4 +44,5 @@ def stock_trainer(model, processor, rows: list[dict], leaves: int, length: int, 
         reward_funcs=sum_reward,
         args=args,
         train_dataset=Dataset.from_list(data).cast_column("image", Image()),
+        peft_config=None if isinstance(model, PeftModel) else adapter_of(preset, model),
     )

@@ -24,8 +24,9 @@ ROOT = use_checkout()
 
 import torch
 from bench_cli import benchmark_parser, run
-from bench_model import FIRST_FREE_ID, Clock, build_model, build_processor
+from bench_model import FIRST_FREE_ID, Clock, adapter_of, build_model, build_processor
 from grouped_peer import INSTALLED, grouped_step
+from peft import get_peft_model
 from trl.trainer.utils import add_fused_lm_head
 
 from model.qwen_module import Qwen2_5VLModule
@@ -35,14 +36,30 @@ from trainer.logprobs.tree_attention import use_tree_attention
 
 
 def prepared_model(preset: dict):
-    """(module, model) ready for both layouts: tree attention, fused head, checkpointing if the preset has it."""
+    """(module, model) ready for both layouts: tree attention, fused head, checkpointing and adapter of the preset.
+
+    The adapter is without dropout, with which the two layouts would differ; the vision tower is then frozen.
+    """
     model = build_model(preset, build_processor())
+    module = Qwen2_5VLModule(model.config)
     if preset.get("checkpointing"):
         model.train()
         model.gradient_checkpointing_enable()
     use_tree_attention(model)
     add_fused_lm_head(model, outputs=("log_probs", "entropy"))
-    return Qwen2_5VLModule(model.config), model
+    adapter = adapter_of(preset, model, lora_dropout=0.0)
+    if adapter:
+        model = get_peft_model(model, adapter)
+        model.enable_input_require_grads()
+        move_off_zero(model)
+    return module, model
+
+
+def move_off_zero(model) -> None:
+    """Gives LoRA's B random weights: at zero, A would have no gradient to compare."""
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.01)
 
 
 def make_rows(config, sizes: dict):

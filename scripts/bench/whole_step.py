@@ -5,7 +5,7 @@
 Both sides are complete trainers on equal models with one prompt and one picture per step: ours grows K thoughts x M
 answers, TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. `train()` of one
 step is timed, including its start-up. The vision tower and the merger are frozen on both sides, as in training by
-default (`--train_tower` trains them, too); all other weights are trained, with AdamW.
+default (`--train_tower` trains them, too); all other weights are trained, with AdamW, or with `--lora` an adapter.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ from _root import use_checkout
 ROOT = use_checkout()
 
 from bench_cli import benchmark_parser, run
-from bench_model import Clock, build_model, build_processor, write_to_the_limit
+from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
 from cases import FixedLengths, messages_of, question_of_length, write_pictures
 from datasets import Dataset
 from stock import ONE_STEP, stock_trainer, sum_reward
@@ -53,7 +53,8 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
     )
     module = Qwen2_5VLModule(model.config)
     module.processor = processor
-    return GRPOMATrainer(model, sum_reward, args, _dataset(rows), processing_class=processor, module=module)
+    given = {"processing_class": processor, "module": module, "peft_config": adapter_of(preset, model)}
+    return GRPOMATrainer(model, sum_reward, args, _dataset(rows), **given)
 
 
 def _dataset(rows: list[dict]) -> Dataset:

@@ -6,17 +6,22 @@ import subprocess
 import sys
 
 import pytest
-from paths import ROOT
+import yaml
+from bench_cases import ROOT
+from bench_model import PRESETS, build_model, build_processor
+from limit import bytes_of_tree
+
+from config.model_config import GRPOModelConfig
 
 SIZES = {"grid": 8, "thought": 6, "answer": 3, "text_tokens": 70, "think_num": 2, "answer_num": 2}
 # 16 tokens of the picture and 72 of text; two thoughts, four answers.
 PROMPT, TREE, ROWS = 16 + 72, 2 * 6 + 4 * 3, 4 * (6 + 3)
 
 
-def metrics_of(script: str, folder) -> dict:
+def metrics_of(script: str, folder, *more: str) -> dict:
     out = folder / f"{script}.json"
     flags = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, f"scripts/bench/{script}.py", *flags, "--rounds", "1", "--json", str(out)]
+    command = [sys.executable, f"scripts/bench/{script}.py", *flags, *more, "--rounds", "1", "--json", str(out)]
     subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=900)
     return json.loads(out.read_text())
 
@@ -38,6 +43,42 @@ def test_whole_step(tmp_path):
     assert (metrics["leaves"], metrics["unique_tokens"]) == (4, PROMPT + TREE)
     assert metrics["row_tokens"] == 4 * PROMPT + ROWS
     assert metrics["speedup"] == pytest.approx(metrics["stock_s"] / metrics["ours_s"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("script", ["rollout", "whole_step", "train_step"])
+def test_a_benchmark_trains_an_adapter_as_users_do(tmp_path, script):
+    metrics = metrics_of(script, tmp_path, "--lora")
+    assert metrics["speedup"] > 0
+    if script == "rollout":
+        assert 0 < metrics["share_of_bandwidth"] < 1
+        assert metrics["share_of_bandwidth"] == pytest.approx(metrics["step_ms_at_bandwidth"] / metrics["step_ms"])
+    if script == "train_step":
+        assert metrics["max_grad_gap"] < 1e-4
+
+
+def test_the_gpu_preset_is_the_recipe():
+    """Lengths, adapter and pixel limit are those that users train with."""
+    recipe = yaml.safe_load((ROOT / "config" / "recipes" / "grpo_ma_qwen2_5_vl_3b.yaml").read_text())
+    preset = PRESETS["gpu"]
+    sizes = preset["sizes"]
+    assert (sizes["think_num"], sizes["answer_num"]) == (recipe["think_num"], recipe["answer_num"])
+    assert (sizes["thought"], sizes["answer"]) == (recipe["max_thought_length"], recipe["max_answer_length"])
+    assert 0.9 * recipe["max_pixels"] < (14 * sizes["grid"]) ** 2 <= recipe["max_pixels"]
+    defaults = GRPOModelConfig()
+    assert preset["lora"]["lora_dropout"] == recipe["lora_dropout"]
+    assert (preset["lora"]["r"], preset["lora"]["lora_alpha"]) == (defaults.lora_r, defaults.lora_alpha)
+    assert preset["dtype"] == "bfloat16" and recipe["bf16"]
+
+
+def test_a_step_reads_the_language_model_and_the_live_rows():
+    model = build_model(PRESETS["cpu"], build_processor())
+    language = sum(weight.nbytes for name, weight in model.named_parameters() if "visual." not in name)
+    sizes = {"think_num": 2, "answer_num": 3, "thought": 2, "answer": 3}
+    total, steps = bytes_of_tree(model, 10, sizes)
+    token = 2 * 8 * 2 * 64 * 4  # keys and values, layers, heads, head size, float32
+    assert steps == 2 + 2
+    assert total == steps * language + token * (2 * 11 + 2 * 12 + 6 * 13 + 6 * 14)
 
 
 def test_the_gpu_preset_says_what_it_needs():
