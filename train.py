@@ -42,6 +42,7 @@ from trainer.logprobs.tree_attention import attention_by_tower
 from trainer.methods import METHODS
 from trainer.policies.agent.build import check_agents
 from trainer.run.checkpoints import CheckpointError
+from trainer.run.precision import cast_frozen, dtype_to_load, dtypes_of
 
 
 def main() -> None:
@@ -137,7 +138,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     module, model, processor = load_policy(
         locate(model_args.model_name_or_path),
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
-        dtype=dtype,
+        dtype=dtype_to_load(dtype, args, adapter=model_args.use_peft),
         attn_implementation=model_args.attn_implementation,
         quantization_config=model_args.quantization(dtype),
         min_pixels=model_args.min_pixels,
@@ -147,6 +148,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         trainable=True,
     )
     module.freeze(model, model_args.freeze_vision)
+    if not model_args.use_peft:
+        cast_frozen(model, dtype)
     if args.ddp_find_unused_parameters is None:  # text rows leave a trained vision tower out, a frozen one is never in
         args.ddp_find_unused_parameters = not model_args.freeze_vision
     if args.beta and not model_args.use_peft and model_args.model_revision != "main":
@@ -168,7 +171,9 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
         print_settings(args, provenance)
-        print_model(trainable_report(trainer.model, module), dtype, attention_by_tower(model), processor)
+        print_model(
+            trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor
+        )
         row = train_dataset[0]
         prompt = trainer.encoder.encode(row)
         if prompt is not None:

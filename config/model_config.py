@@ -24,7 +24,8 @@ class GRPOModelConfig(trl.ModelConfig):
     dtype: str | None = field(
         default="auto",
         metadata={
-            "help": "Data type of the weights. auto: bfloat16 when training in bf16, else float32. Printed at start.",
+            "help": "Data type of the weights. auto: bfloat16 when training in bf16, else float32. Weights that "
+            "are trained are kept in float32 in any case (under ZeRO as its own copies). Printed at start.",
             "choices": ["auto", "bfloat16", "float16", "float32"],
         },
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from task.errors import UserError
+from trainer.run.precision import train_in_float32
 
 OURS = {
     "tools": "TRL would run its own tool loop over finished leaves",
@@ -41,6 +42,12 @@ def check_thought_end(tasks: dict, thought_end: str, module=None) -> None:
         raise UserError(
             f"thought_end={thought_end!r} holds {found}, with which the model ends a completion: give a text without it"
         )
+
+
+def prepare_weights(model, args) -> None:
+    """What TRL leaves to do on a model's weights: the reference is completed, and what trains is kept in float32."""
+    complete_reference(model)
+    train_in_float32(model, args)
 
 
 def complete_reference(model) -> None:

@@ -23,7 +23,7 @@ from config.methods.tree_grpo import parse_environment_args
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import TaskReward, checked_rewards
-from trainer.arguments import check_arguments, check_thought_end, complete_reference
+from trainer.arguments import check_arguments, check_thought_end, prepare_weights
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
 from trainer.evaluation.in_training import evaluate_rows
@@ -142,7 +142,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
                 **kwargs,
             )
         self.processes = Processes(self.accelerator)
-        complete_reference(self.model)
+        prepare_weights(self.model, args)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None

@@ -22,6 +22,8 @@ class Case:
     Attributes:
         micro_batches: micro-batches per optimiser step and process.
         spread: the thoughts of each prompt are spread over the processes.
+        rate: learning rate, with Adam's usual epsilon; None: one that moves every weight far.
+        bf16: mixed precision on weights loaded in bfloat16.
     """
 
     name: str
@@ -30,6 +32,8 @@ class Case:
     micro_batches: int = 1
     spread: bool = False
     lora: bool = True
+    rate: float | None = None
+    bf16: bool = False
 
     @property
     def kind(self) -> tuple:
@@ -48,6 +52,11 @@ CASES = [
     Case("full packed grpo", lora=False),
     Case("full dense grpo", prefix_sharing="off", lora=False),
     Case("full packed dapo, 2 micro-batches", loss_type="dapo", micro_batches=2, lora=False),
+]
+# How many weights move at a usual rate for full fine-tuning, in float32 and in bfloat16.
+RATES = [
+    Case("full float32 at 1e-5", lora=False, rate=1e-5),
+    Case("full bfloat16 at 1e-5", lora=False, rate=1e-5, bf16=True),
 ]
 
 
@@ -68,8 +77,9 @@ def settings(case: Case, processes: int) -> dict:
         "prefix_sharing": case.prefix_sharing,
         "loss_type": case.loss_type,
         "beta": 0.04,
-        "learning_rate": 1e-2 if case.lora else 1e-3,
+        "bf16": case.bf16,
+        "learning_rate": case.rate or (1e-2 if case.lora else 1e-3),
         "lr_scheduler_type": "constant",
-        "adam_epsilon": 1e-3,
+        "adam_epsilon": 1e-8 if case.rate else 1e-3,
         "max_steps": 3,
     }

@@ -19,7 +19,7 @@ ROOT = use_checkout()
 import fsdp_on_cpu
 import torch
 from fixed_rollouts import FixedRollouts, hashed_tree, text_reward
-from layout_cases import CASES, FSDP2, LAYOUTS, Case, settings
+from layout_cases import CASES, FSDP2, LAYOUTS, RATES, Case, settings
 from peft import LoraConfig
 from torch.distributed.tensor import DTensor
 
@@ -50,7 +50,8 @@ def train(case: Case, layout: str, folder: Path) -> dict:
         **settings(case, processes),
         **QUIET,
     )
-    module, model, processor = load_policy(str(ROOT / "scripts/demo/tiny_model"), dtype="float32", trainable=True)
+    dtype = "bfloat16" if case.bf16 else "float32"
+    module, model, processor = load_policy(str(ROOT / "scripts/demo/tiny_model"), dtype=dtype, trainable=True)
     module.freeze(model, freeze_vision=True)
     target = module.lora_target_modules(model)
     torch.manual_seed(0)  # for a new adapter
@@ -73,8 +74,12 @@ def train(case: Case, layout: str, folder: Path) -> dict:
 
 
 def trainable(model) -> dict[str, torch.Tensor]:
-    """Copies of the whole trainable weights, also if ZeRO-3 or FSDP2 shards them."""
+    """Copies of the whole trainable weights, also where they are sharded; of ZeRO, once it trains, the float32 ones."""
     named = [(name, weight) for name, weight in model.named_parameters() if weight.requires_grad]
+    if all(hasattr(weight, "_hp_mapping") or hasattr(weight, "_z3_optimizer") for _, weight in named):
+        from deepspeed.utils import safe_get_full_fp32_param
+
+        return {name: safe_get_full_fp32_param(weight).detach().clone() for name, weight in named}
     whole = contextlib.nullcontext()
     if any(hasattr(weight, "ds_id") for _, weight in named):
         import deepspeed
@@ -91,7 +96,7 @@ def main(layout: str, folder: Path, names: list[str]) -> None:
     torch.set_num_threads(1)
     if LAYOUTS[layout][1] == FSDP2:
         fsdp_on_cpu.pretend(timedelta(seconds=TIMEOUT))
-    for case in (case for case in CASES if case.name in names):
+    for case in (case for case in (*CASES, *RATES) if case.name in names):
         result = train(case, layout, folder)
         if os.environ.get("RANK", "0") == "0":
             torch.save(result, folder / f"{case.name}.pt")

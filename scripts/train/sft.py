@@ -51,6 +51,7 @@ from task.task_loader import Task, load_tasks
 from trainer.run.checkpoints import WholeCheckpoints
 from trainer.run.faults import StepError
 from trainer.run.layout import LayoutCheck
+from trainer.run.precision import train_in_float32
 
 IGNORED = -100
 
@@ -188,6 +189,7 @@ class WarmStart(WholeCheckpoints, Trainer):
 
     def __init__(self, module, model, training: SFTTrainingArguments, **kwargs):
         super().__init__(model, training, compute_loss_func=self._token_mean, **kwargs)
+        train_in_float32(self.model, training)
         self.module, self.memory = module, {}
         self.add_callback(LayoutCheck(self))
 

@@ -7,7 +7,7 @@ from paths import ROOT
 from trainer_cases import text_trainer
 
 sys.path.insert(0, str(ROOT / "scripts" / "bench"))
-from layout_cases import CASES, settings
+from layout_cases import CASES, LAYOUTS, RATES, settings
 from layout_matrix import TARGET, gaps, largest_gap, measure
 
 NAMES = ("LoRA packed grpo", "LoRA packed dapo, 2 micro-batches", "LoRA packed grpo, thoughts over processes")
@@ -39,6 +39,20 @@ def test_two_processes_learn_what_one_learns(layout, one, tmp_path):
         assert len(alone["advantages"]) >= 30
         gap = max(abs(alone["advantages"][text] - both["advantages"][text]) for text in alone["advantages"])
         assert gap < 1e-5 < max(map(abs, alone["advantages"].values())), case.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_bfloat16_trains_the_weights_that_float32_trains(layout, tmp_path):
+    """Weights kept in bfloat16 would round most updates of a usual learning rate to nothing."""
+    results = measure(layout, RATES, tmp_path)
+    shares = []
+    for case in RATES:
+        start, weights = (results[case.name][name] for name in ("start", "weights"))
+        moved = sum((start[name].float() != weights[name].float()).sum().item() for name in start)
+        shares.append(moved / sum(weight.numel() for weight in start.values()))
+    assert shares[0] > 0.99
+    assert shares[1] >= 0.95 * shares[0]
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -50,7 +50,7 @@ class AllWeights:
         if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
             return False
         trusted = getattr(self.args, "trust_remote_code", False)
-        saved = self.module.load_model(checkpoint, "auto", trust_remote_code=trusted)
+        saved = self.module.load_model(checkpoint, "float32", trust_remote_code=trusted)
         self.model.load_state_dict(saved.state_dict())
         return True
 
