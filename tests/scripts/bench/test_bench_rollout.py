@@ -43,6 +43,10 @@ def test_whole_step(tmp_path):
     assert (metrics["leaves"], metrics["unique_tokens"]) == (4, PROMPT + TREE)
     assert metrics["row_tokens"] == 4 * PROMPT + ROWS
     assert metrics["speedup"] == pytest.approx(metrics["stock_s"] / metrics["ours_s"])
+    assert metrics["speedup_lowest"] == metrics["speedup"] == metrics["speedup_highest"], "one round"
+    assert metrics["tower_calls_per_picture"] == 1
+    trained = metrics_of("whole_step", tmp_path, "--train_tower")
+    assert trained["tower_calls_per_picture"] == 2, "rollout and policy pass"
 
 
 @pytest.mark.slow
