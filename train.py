@@ -20,6 +20,7 @@ from config.methods.tree_grpo import parse_environment_args
 from config.model_config import GRPOModelConfig
 from config.output import (
     already_through,
+    begin_in,
     check_no_later,
     check_reporters,
     checkpoint_to_resume,
@@ -54,6 +55,8 @@ def main() -> None:
         if checkpoint and args.resume_weights_only:
             start_from(checkpoint, args, model_args)
             checkpoint = None
+        with args.main_process_first(local=False):
+            begin_in(args.output_dir, checkpoint, args.resume_from_checkpoint)
         if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
             return already_through(checkpoint, args)
         trainer = build(script, args, model_args, parser.provenance)
@@ -76,6 +79,8 @@ def main() -> None:
     failed = [entry["rollout/failed_share"] for entry in trainer.state.log_history if "rollout/failed_share" in entry]
     if failed and min(failed) == 1:
         parser.error(f"nothing was trained or saved: {why_nothing(skipped, trainer.state.log_history)}")
+    if trainer.outcome.nothing_scored:
+        parser.error(f"nothing was trained or saved: {trainer.outcome.sentence()}")
     try:
         trainer.save_final()
     except CheckpointError as error:
@@ -86,6 +91,8 @@ def main() -> None:
         print(f"saved to {args.output_dir}" + (f"; {len(skipped)} prompts were skipped" if skipped else ""))
     trainer.accelerator.wait_for_everyone()  # a process that leaves first can abort the others
     trainer.accelerator.end_training()
+    if trainer.outcome.failed:
+        parser.error(trainer.outcome.sentence())
 
 
 def why_nothing(skipped: dict, history: list[dict]) -> str:

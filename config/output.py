@@ -11,8 +11,8 @@ from pathlib import Path
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 
 from task.errors import UserError
+from trainer.run.output_folder import STATE, check_unused, missing, set_aside
 
-STATE = "trainer_state.json"
 # Checkpoint files that only a resumed run needs.
 RESUMING = (
     "optimizer", "scheduler", "scaler", "rng_state", "layout", "method_memory", "latest", "zero_to_",
@@ -54,7 +54,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
     if word in ("none", "false"):
         return None
     if word not in ("true", "auto"):
-        fault = _missing(Path(asked))
+        fault = missing(Path(asked))
         if fault:
             raise UserError(
                 f"resume_from_checkpoint={asked} is not a checkpoint ({fault}): give a folder checkpoint-N of an "
@@ -62,7 +62,7 @@ def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | Non
             )
         return str(asked)
     for folder in _newest_first(output_dir):
-        fault = _missing(folder)
+        fault = missing(folder)
         if fault is None:
             return str(folder)
         print(f"{folder} is incomplete ({fault}): looking for an earlier checkpoint", file=sys.stderr)
@@ -79,13 +79,41 @@ def check_no_later(output_dir: str, checkpoint: str | None, weights_only: bool =
     `checkpoint`: what the run resumes from, or with `weights_only` takes its weights from; None: it starts at step 0.
     """
     step = _state(checkpoint)["global_step"] if checkpoint and not weights_only else 0
-    found = next((folder for folder in _newest_first(output_dir) if _missing(folder) is None), None)
+    found = next((folder for folder in _newest_first(output_dir) if missing(folder) is None), None)
     if found is not None and _step(found) > step:
         asked = f" with --resume {checkpoint} --resume_weights_only true" if checkpoint and weights_only else ""
         raise UserError(
             f"{output_dir} holds {found.name}, which a run from step {step} would overwrite: resume from it "
             f"(--resume_from_checkpoint auto), or name another output_dir{asked}"
         )
+
+
+def begin_in(output_dir: str, checkpoint: str | None, asked: str | bool | None) -> None:
+    """Makes sure that a run does not mix its results with those of another run in `output_dir`.
+
+    Called by the first process. A run that goes on from a checkpoint of `output_dir` continues what is there. With
+    "auto" and no checkpoint, as for a requeued job, the results that are there are set aside, which is reported.
+
+    Args:
+        checkpoint: what the run resumes from; None: it starts at step 0.
+        asked: `resume_from_checkpoint`.
+
+    Raises:
+        UserError: the folder holds another run.
+    """
+    here = Path(output_dir).resolve()
+    if checkpoint and here in (Path(checkpoint).resolve(), Path(checkpoint).resolve().parent):
+        return
+    if str(asked).lower() == "auto" and checkpoint is None:
+        aside = set_aside(here)
+        if aside is not None:
+            print(f"{output_dir} has no complete checkpoint: the run starts anew, earlier results are in {aside}")
+        return
+    check_unused(
+        output_dir,
+        "name another output_dir, remove the folder, or start anew there with --resume_from_checkpoint auto, which "
+        "sets these files aside",
+    )
 
 
 def steps_left(checkpoint: str, max_steps: int, num_train_epochs: float) -> bool:
@@ -133,19 +161,3 @@ def _step(folder: Path) -> int:
 
 def _state(checkpoint: str | Path) -> dict:
     return json.loads((Path(checkpoint) / STATE).read_text(encoding="utf-8"))
-
-
-def _missing(folder: Path) -> str | None:
-    """What a checkpoint folder lacks, in words, or None; the trainer writes its state last."""
-    try:
-        _state(folder)
-    except FileNotFoundError:
-        return f"it has no {STATE}"
-    except (OSError, ValueError):
-        return f"its {STATE} is cut off"
-    weights = [path for ending in ("safetensors", "bin") for path in folder.glob(f"*model*.{ending}")]
-    empty = next((path.name for path in weights if path.stat().st_size == 0), None)
-    if empty:
-        return f"its {empty} is empty"
-    sharded = any(folder.glob("global_step*"))  # DeepSpeed's own form
-    return None if weights or sharded else "it has no weights"

@@ -14,6 +14,9 @@ from task.errors import UserError
 PROCESSOR_FILES = ("processor_config.json", "preprocessor_config.json", "tokenizer_config.json")
 
 
+WHOLE = ("model.safetensors*", "model-*.safetensors", "pytorch_model*.bin*")  # weights of a whole model
+
+
 class AdapterError(UserError):
     """An adapter that cannot be used; other checkpoints of the same run may be usable."""
 
@@ -45,6 +48,8 @@ def load_policy(
             raise UserError("neither a model nor an adapter was named: give --model_name_or_path or --adapter_path.")
         name_or_path = adapter_base(adapter_path)
         origin = f"{adapter_path} was trained on {name_or_path}; give its base as --model_name_or_path. "
+    for path in filter(None, (name_or_path, adapter_path)):
+        check_one_kind(path)
     source = {"revision": revision, "trust_remote_code": trust_remote_code}
     try:
         module = module_for(name_or_path, **source)
@@ -58,6 +63,18 @@ def load_policy(
     else:
         processor = module.load_processor(name_or_path, min_pixels, max_pixels, **source)
     return module, model, processor
+
+
+def check_one_kind(path: str | Path) -> None:
+    """AdapterError for a folder with both a whole model and an adapter, which two runs have left there."""
+    folder = Path(path)
+    adapter = next(folder.glob("adapter_model.*"), None)
+    whole = next((file for pattern in WHOLE for file in folder.glob(pattern)), None)
+    if adapter and whole:
+        raise AdapterError(
+            f"{path} holds a whole model ({whole.name}) and an adapter ({adapter.name}), results of two runs in one "
+            "folder: move the one that is not meant into a folder of its own."
+        )
 
 
 def adapter_base(path: str | Path) -> str:

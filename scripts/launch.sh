@@ -85,11 +85,13 @@ fi
 [[ -f $config ]] || refuse "the recipe '$config' is not a file: give --config (or CONFIG) one of $repo/config/recipes/*.yaml"
 
 # ---- defaults of the Qwen2.5-VL-3B recipes: local weights, the published trajectory records ----
-of_3b='' model_named=${MODEL_PATH:-} records_named=${DATASET_NAME:-} pictures_named=${IMAGE_ROOT:-}
+recipe_output=output of_3b='' model_named=${MODEL_PATH:-} records_named=${DATASET_NAME:-} pictures_named=${IMAGE_ROOT:-}
+folder_named=${OUTPUT_DIR:-${RUN_NAME:-}}
 while IFS= read -r line || [[ -n $line ]]; do
   case $line in
     model_name_or_path:*Qwen/Qwen2.5-VL-3B-Instruct*) of_3b=yes ;;
     dataset_name:*) records_named=yes ;;
+    output_dir:*) read -r recipe_output _ <<< "${line#output_dir:}" ;;
   esac
 done < "$config"
 for word in ${passed[@]+"${passed[@]}"}; do
@@ -97,6 +99,7 @@ for word in ${passed[@]+"${passed[@]}"}; do
     --model_name_or_path | --model_name_or_path=*) model_named=yes ;;
     --dataset_name | --dataset_name=*) records_named=yes ;;
     --image_root | --image_root=*) pictures_named=yes ;;
+    --output_dir | --output_dir=* | --resume | --resume=* | --resume_from_checkpoint | --resume_from_checkpoint=*) folder_named=yes ;;
   esac
 done
 lies_here() { [[ -e $1 || -e $repo/$1 ]]; }  # the same two places as train.py
@@ -146,6 +149,11 @@ from_env MODEL_PATH model_name_or_path
 from_env DATASET_NAME dataset_name
 from_env IMAGE_ROOT image_root
 output_dir=${OUTPUT_DIR:-${RUN_NAME:+output/$RUN_NAME}}
+if [[ -z $folder_named ]] && ((nnodes == 1)); then  # the clocks of several nodes differ; a resumed run needs its folder
+  recipe_output=${recipe_output#[\"\']}
+  output_dir=${recipe_output%[\"\']}-$(date +%Y%m%d-%H%M%S)
+  say "results go to $output_dir (OUTPUT_DIR or --output_dir names another folder)"
+fi
 [[ -z $output_dir ]] || flags+=(--output_dir "$output_dir")
 from_env RUN_NAME run_name
 from_env THINK_NUM think_num

@@ -33,6 +33,7 @@ from transformers import Trainer, TrainingArguments, set_seed
 
 from config.output import (
     already_through,
+    begin_in,
     check_no_later,
     check_reporters,
     checkpoint_to_resume,
@@ -249,6 +250,8 @@ def main(argv: list[str] | None = None) -> int:
         args.model_name_or_path = locate(args.model_name_or_path)
         checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
         check_no_later(training.output_dir, checkpoint)
+        with training.main_process_first(local=False):
+            begin_in(training.output_dir, checkpoint, training.resume_from_checkpoint)
         if checkpoint and not steps_left(checkpoint, training.max_steps, training.num_train_epochs):
             already_through(checkpoint, training)
             return 0

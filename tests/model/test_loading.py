@@ -92,3 +92,14 @@ def test_a_model_folder_that_is_not_whole(tiny_model_dir, tmp_path, damage, sent
     with pytest.raises(ValueError, match=sentence) as caught:
         load_policy(str(folder), dtype="float32")
     assert str(folder) in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_a_whole_model_beside_an_adapter_is_refused_by_both_names(adapter, tiny_model_dir, tiny_vlm):
+    for file in tiny_model_dir.iterdir():
+        if file.name in ("config.json", "model.safetensors"):
+            shutil.copy(file, adapter)
+    sentence = r"whole model \(model\.safetensors\) and an adapter \(adapter_model\.safetensors\)"
+    with pytest.raises(ValueError, match=sentence):
+        load_policy(None, str(adapter), dtype="float32")
+    with pytest.raises(ValueError, match=sentence):
+        load_policy(str(adapter), dtype="float32")

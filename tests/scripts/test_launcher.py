@@ -39,7 +39,7 @@ def launch(tmp_path):
     fake.chmod(0o755)
     tools = tmp_path / "bin"
     tools.mkdir()
-    for tool in ("bash", "dirname", "readlink", "nproc", "sed"):  # no nvidia-smi, no python: case B70 (a)
+    for tool in ("bash", "date", "dirname", "readlink", "nproc", "sed"):  # no nvidia-smi, no python: case B70 (a)
         (tools / tool).symlink_to(shutil.which(tool))
 
     def run(*arguments, cwd=tmp_path, script=LAUNCHER, gpus=0, dry_run=True, recipe_flag=True, **variables):
@@ -148,6 +148,20 @@ def test_only_variables_that_are_set_become_flags(launch):
     assert value(done, "--dataset_name") == "d.yaml"
     assert value(done, "--max_steps") == "3"
     assert "--learning_rate" not in words(done)
+
+
+def test_a_run_that_names_no_folder_gets_one_of_its_own(launch, tmp_path):
+    recipe = tmp_path / "named.yaml"
+    lines = {"output_dir: runs/mine  # here": "runs/mine", 'output_dir: "runs/mine"': "runs/mine", "": "output"}
+    for line, folder in lines.items():
+        recipe.write_text(f"think_num: 4\n{line}\n", encoding="utf-8")
+        done = launch("--config", str(recipe), recipe_flag=False)
+        assert re.fullmatch(folder + r"-\d{8}-\d{6}", value(done, "--output_dir"))
+        assert f"results go to {folder}-" in done.stderr
+    assert value(launch("--output_dir", "mine"), "--output_dir") == "mine"
+    assert value(launch(RUN_NAME="seven"), "--output_dir") == "output/seven"
+    for stays in (launch("--resume", "auto"), launch(NNODES="2", MASTER_ADDR="node0")):  # the same folder again
+        assert "--output_dir" not in words(stays)
 
 
 def test_flags_win_over_variables(launch):

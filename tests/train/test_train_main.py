@@ -11,6 +11,7 @@ from paths import ROOT
 from task.task_loader import load_tasks
 
 TYPE = "trajectory-sharerobot"
+OF_GRPO_MA = ("think_num", "answer_num", "max_thought_length", "max_answer_length")
 ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
 
 
@@ -30,6 +31,8 @@ def train(tiny_model_dir, tmp_path, monkeypatch, capsys, one_thread):
             "max_answer_length": 4, "report_to": "none", "save_strategy": "no", "gradient_checkpointing": "false",
             "shuffle_dataset": "false", "print_prompt": "false", "use_cpu": "true", "logging_steps": 1,
         }  # fmt: skip
+        if "--method" in flags:
+            fixed = {name: value for name, value in fixed.items() if name not in OF_GRPO_MA}
         words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
         monkeypatch.setattr(sys, "argv", ["train.py", *words, *flags])
         if tasks is not None:
@@ -88,6 +91,39 @@ def test_what_kept_every_prompt_from_growing_is_named():
     assert "most often for tool/errors/refused: see to the tools" in train.why_nothing({}, history)
     assert train.why_nothing({}, [{"tool/errors/refused": 0.0}]) == "no prompt grew an answer"
     assert "record 'r0'" in train.why_nothing({0: "record 'r0': no such file"}, history)
+
+
+@pytest.mark.parametrize(("failing", "saved"), [({1, 2, 3}, False), ({1, 2, 3, 4}, False), ({2, 3, 4}, True)])
+def test_rewards_that_fail_three_generations_in_a_row_are_no_success(train, tmp_path, failing, saved):
+    tasks, calls = load_tasks(), []
+
+    def accuracy(completion, sol, **kw):
+        if not completion:  # as scored before training
+            return 0.0
+        calls.append(completion)
+        if (len(calls) + 1) // 2 in failing:  # two leaves per generation
+            raise KeyError("target")
+        return float(len(calls))
+
+    tasks[TYPE] = replace(tasks[TYPE], accuracy_reward=accuracy, self_test=None)
+    steps = str(max(failing))
+    status, _, errors = train([record(i) for i in range(4)], "--max_steps", steps, tasks=tasks)
+    assert status == 2
+    assert f"a reward failed on every completion of {len(failing)} generations in a row" in last_line(errors)
+    assert "KeyError: 'target'" in last_line(errors)
+    assert last_line(errors).startswith("train.py: nothing was trained or saved: ") != saved
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists() == saved
+
+
+def test_a_folder_that_holds_another_run_is_refused(train, tmp_path):
+    records = [record(0), record(1)]
+    assert train(records)[0] == 0
+    status, _, errors = train(records)
+    assert status == 2 and "holds another run (log.jsonl, adapter_model.safetensors)" in last_line(errors)
+    status, out, _ = train(records, "--resume", "auto")
+    assert status == 0 and "the run starts anew, earlier results are in" in out
+    assert (tmp_path / "out" / "earlier-1" / "adapter_model.safetensors").exists()
+    assert (tmp_path / "out" / "adapter_model.safetensors").exists()
 
 
 def test_one_bad_picture_is_skipped_and_counted(train, tmp_path):

@@ -276,7 +276,7 @@ class TestWhatGenerationLeavesBehind:
     def test_rollouts_are_the_same_with_and_without_checkpointing(self, tiny_vlm, tmp_path):
         grown = []
         for checkpointing in (False, True):
-            trainer = vlm_trainer(tiny_vlm, tmp_path, rows=1, gradient_checkpointing=checkpointing)
+            trainer = vlm_trainer(tiny_vlm, tmp_path / str(checkpointing), rows=1, gradient_checkpointing=checkpointing)
             trainer.train()
             grown.append([node.token_ids for node in trainer.generation.rollout.trees[0].nodes])
         assert grown[0] == grown[1]

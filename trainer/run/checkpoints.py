@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from task.errors import UserError
+from trainer.run.output_folder import check_unused
 from trainer.run.resume import LAYOUT, OPTIMIZER, RANDOM, OwnIntervals, adapter_fault, follow_own_schedule, layout_fault
 from trainer.swapped import swapped
 
@@ -70,6 +71,14 @@ class WholeCheckpoints(AllWeights):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.add_callback(OwnIntervals())
+
+    def train(self, resume_from_checkpoint=None, **kwargs):
+        if not resume_from_checkpoint and self.state.global_step == 0:
+            with self.args.main_process_first(local=False):  # no process writes before all have looked
+                check_unused(
+                    self.args.output_dir, "name another output_dir, remove the folder, or pass resume_from_checkpoint"
+                )
+        return super().train(resume_from_checkpoint=resume_from_checkpoint, **kwargs)
 
     def _get_output_dir(self, trial=None) -> str:
         folder = super()._get_output_dir(trial)
