@@ -82,6 +82,7 @@ function showTree(forest, tree) {
     growth.querySelectorAll(".node").forEach((node) => node.setAttribute("aria-pressed", String(Number(node.dataset.node) === viewer.node)));
     showNode(said, tree);
     highlight();
+    if (viewer.node !== null) said.scrollIntoView({ block: "nearest" }); // it is below the tree, often below the window
   };
   growth.append(grownTree(tree, Math.max(300, growth.clientWidth - 30), select));
   if (viewer.node !== null && viewer.node >= tree.nodes.length) viewer.node = null;
@@ -192,14 +193,16 @@ function showNode(said, tree) {
   const before = [];
   for (let i = node.parent; i >= 0; i = tree.nodes[i].parent) before.unshift(tree.nodes[i].text);
   const copies = tree.rows.filter(({ leaf }) => leaf === viewer.node).length;
-  said.replaceChildren(
+  const parts = [
     el("h3", {}, `${node.kind} ${viewer.node}`),
     el("div", { class: "facts-row" },
       fact("status", node.status), node.error ? fact("error", node.error) : null, fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
       fact("mean log-prob.", figure(mean(node.logprobs || []))), fact("mean entropy", figure(mean(node.entropies || []))),
       ...(row ? Object.entries(row.rewards).map(([name, value]) => fact(name, figure(value))) : []), copies > 1 ? fact("rows", String(copies)) : null),
     node.pictures ? el("div", { class: "seen-all" }, node.pictures.map((src, i) => el("img", { src, alt: `picture ${i + 1} of the observation` }))) : null,
-    el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)));
+    el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)),
+  ];
+  said.replaceChildren(...parts.filter(Boolean)); // the browser's own method would print a null
 }
 
 function tokenSpans(node) {

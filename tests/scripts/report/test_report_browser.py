@@ -349,6 +349,19 @@ class TestTrees:
         page.locator(".node[data-node='4']").click()
         assert not detail.is_visible()
 
+    @pytest.mark.parametrize("width", [1280, 390])
+    def test_an_opened_node_is_in_the_window_and_says_what_it_knows(self, open_page, run_report, shots, width):
+        page = self.open_tree(open_page, run_report, "scene-1", width=width)
+        page.locator(".forest").evaluate("forest => scrollTo(0, forest.offsetTop)")
+        page.locator(".node[data-node='4']").click()
+        page.screenshot(path=shots / f"node-{width}.png")
+        detail = page.locator("#node-detail")
+        box = detail.bounding_box()
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 900
+        own = "detail => [...detail.childNodes].filter(n => n.nodeType === Node.TEXT_NODE).map(n => n.data)"
+        assert detail.evaluate(own) == []
+        assert "null" not in detail.inner_text() and "undefined" not in detail.inner_text()
+
     def test_answers_of_an_opened_thought_stand_out_on_the_picture(self, open_page, run_report):
         page = self.open_tree(open_page, run_report, "scene-1")
         groups = page.locator(".ask svg > g")
