@@ -11,11 +11,9 @@ generation is one value, `generation` (`trainer/generation.py`).
 
 from __future__ import annotations
 
-import logging
 import warnings
 
 import torch
-from transformers.trainer_callback import ProgressCallback
 from trl import GRPOTrainer
 
 from config.grpo_config import GRPOConfig
@@ -40,7 +38,8 @@ from trainer.logs.metrics import (
     sampler_gap,
     weigh_token_means,
 )
-from trainer.logs.progress import RolloutBar, ShortProgress, warn_of_useless_rollouts, without_record_dumps
+from trainer.logs.outcome import Outcome, failure_sums
+from trainer.logs.progress import RolloutBar, show_short_progress, shows_bars, warn_of_useless_rollouts
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
 from trainer.logs.verbose import print_generation, verbose
@@ -57,8 +56,6 @@ from trainer.run.layout import LayoutCheck
 from trainer.run.stopping import StopOnSignal
 from trainer.sampler import TreeSampler
 from trainer.swapped import swapped
-
-logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 
 
 class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
@@ -111,7 +108,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         self.tasks = tasks or {}
         self.memory: dict = {}
         self.generation: Generation | None = None
-        self._rollout_bar = RolloutBar(shown=args.process_index == 0 and not args.disable_tqdm)
+        self._rollout_bar = RolloutBar(shown=shows_bars(args))
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.forward = RowForward(
             self.module,
@@ -147,11 +144,10 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
         self.stopping = StopOnSignal(self)
-        for callback in (LayoutCheck(self), GradientCheck(self), self.stopping, SaveAtWindowEnd()):
+        self.outcome = Outcome(self)
+        for callback in (LayoutCheck(self), GradientCheck(self), self.outcome, self.stopping, SaveAtWindowEnd()):
             self.add_callback(callback)
-        if not args.disable_tqdm:
-            self.remove_callback(ProgressCallback)
-            self.add_callback(ShortProgress())
+        show_short_progress(self)
         self.add_callback(RunLog())
 
     # --- A generation: prompts, trees, rewards, advantages ---------------------------------------------------------
@@ -244,6 +240,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         infinite = torch.isinf(rewards)
         # The mean of what rewards logged over all values of all processes; TRL would average the processes' means.
         sums = {name: (sum(values), len(values)) for name, values in self._pending_metrics.items()}
+        sums |= failure_sums(self._pending_metrics, self.reward_func_names, sum(not row["failed"] for row in inputs))
         self._pending_metrics.clear()
         self.record_metrics(self.processes.quotients(sums) | {"rewards/non_finite": infinite.sum().item()})
         rewards[infinite] = torch.nan
@@ -375,6 +372,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
 
     def record_metrics(self, metrics: dict[str, float]) -> None:
         """Adds values to the training metrics; `log` pools all values added since the last call."""
+        self.outcome.add(metrics)
         for name, value in metrics.items():
             self._metrics["train"][name].append(value)
 

@@ -99,7 +99,7 @@ class TaskReward:
         self.timeout = timeout
         self.__name__ = f"{kind}_reward"
         self._columns: set[str] = set()
-        self._shown = False
+        self.first_error: str | None = None  # in words, for the end of the run
 
     def __call__(
         self,
@@ -193,11 +193,11 @@ class TaskReward:
         where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
         if self.on_reward_error == "raise":
             raise UserError(
-                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion; repair it, "
-                f"or use on_reward_error=abstain."
+                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion: "
+                "repair it."
             ) from error
-        if not self._shown:
-            self._shown = True
+        if self.first_error is None:
+            self.first_error = f"{where}: {type(error).__name__}: {error}"
             print(f"{where}; such completions get None and are counted; the first error:", file=sys.stderr)
             traceback.print_exception(error)
 

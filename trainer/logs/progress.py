@@ -3,49 +3,118 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 import warnings
 
 from tqdm import tqdm
 from transformers.trainer_callback import ProgressCallback
 
+from trainer.logs.outcome import failed_share, zero_spread
+
 RECORD_DUMP = "All reward functions returned None"  # of TRL 1.16's warning
 
-SHOWN = {
+WIDTH = 79  # characters of a step line: it does not wrap in a terminal of 80 columns
+SHOWN = {  # most important first: what exceeds WIDTH is left out
     "reward": "reward",
-    "rewards/accuracy_reward/mean": "accuracy",
+    "rewards/accuracy_reward/mean": "acc",
     "rewards/format_reward/mean": "format",
-    "variance/rho": "rho",
-    "thought/unclosed_share": "unclosed",
+    "failed": "failed",
+    "flat": "flat",
     "grad_norm": "grad",
-    "tokens/generated": "tokens",
     "step_time": "s/step",
+    "thought/unclosed_share": "unclosed",
+    "tokens/generated": "tokens",
+    "variance/rho": "rho",
 }
+SHARES = ("failed", "flat", "thought/unclosed_share")
+
+
+def shows_bars(args) -> bool:
+    """Whether this process shows progress bars: the first one, in a terminal; a job's log file has lines alone."""
+    return args.process_index == 0 and not args.disable_tqdm and sys.stderr.isatty()
+
+
+def show_short_progress(trainer) -> None:
+    """`ShortProgress` in place of the library's progress bar, unless that is disabled (`disable_tqdm`)."""
+    if not trainer.args.disable_tqdm:
+        trainer.remove_callback(ProgressCallback)
+        trainer.add_callback(ShortProgress(shows_bars(trainer.args)))
 
 
 class ShortProgress(ProgressCallback):
-    """The progress bar with the few metrics worth watching; all others go to the log back ends and log.jsonl.
+    """One line per log entry with the few metrics worth watching; all others go to the log back ends and log.jsonl.
 
-    It shows steps, the time left, and tokens/s (TRL's `num_tokens`: prompts and completions of all processes).
+    In a terminal, also a bar of the steps, the time left, and tokens/s (TRL's `num_tokens`: prompts and completions of
+    all processes).
+
+    Args:
+        bars: whether there is a bar.
     """
 
-    def __init__(self):
+    def __init__(self, bars: bool = True):
         super().__init__()
+        self.bars = bars
         self._counted: tuple[float, float] | None = None  # time and num_tokens of the previous log entry
 
+    def on_train_begin(self, args, state, control, **kwargs):
+        if self.bars:
+            super().on_train_begin(args, state, control, **kwargs)
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if self.bars:
+            super().on_step_end(args, state, control, **kwargs)
+
+    def on_train_end(self, args, state, control, **kwargs):
+        if self.bars:
+            super().on_train_end(args, state, control, **kwargs)
+
     def on_log(self, args, state, control, logs=None, **kwargs):
-        if not state.is_world_process_zero or self.training_bar is None or not logs:
+        if not state.is_world_process_zero or not logs:
             return
-        if "num_tokens" in logs:
+        if "num_tokens" in logs and self.training_bar is not None:
             now, tokens = time.monotonic(), logs["num_tokens"]
             if self._counted is not None and now > self._counted[0]:
                 rate = (tokens - self._counted[1]) / (now - self._counted[0])
                 self.training_bar.set_postfix_str(f"{rate:,.0f} tokens/s", refresh=False)
             self._counted = now, tokens
-        metrics = [f"{label} {_short(logs[key])}" for key, label in SHOWN.items() if key in logs]
-        evaluation = [f"{key} {_short(value)}" for key, value in logs.items() if key.startswith("eval_")]
-        if metrics or evaluation:
-            self.training_bar.write(f"step {state.global_step}: " + ", ".join(metrics or evaluation))
+        for line in step_lines(logs, state.global_step, state.max_steps):
+            if self.training_bar is not None:
+                self.training_bar.write(line)
+            else:
+                print(line, flush=True)
+
+
+def step_lines(logs: dict, step: int, steps: int) -> list[str]:
+    """The line of a log entry, of at most `WIDTH` characters; one line per metric of an evaluation."""
+    known = logs | {"failed": _failed(logs), "flat": zero_spread(logs)}
+    if "reward" not in logs and "loss" not in logs:
+        known = {}
+    metrics = [
+        f"{label} {known[name]:.0%}" if name in SHARES else f"{label} {_short(known[name])}"
+        for name, label in SHOWN.items()
+        if known.get(name) is not None
+    ]
+    if metrics:
+        return [_fitting(f"step {step}/{steps}:", metrics)]
+    evaluation = [f"{name.removeprefix('eval_')} {_short(value)}" for name, value in logs.items() if "eval_" in name]
+    return [_fitting(f"step {step}/{steps} evaluation:", [one]) for one in evaluation]
+
+
+def _failed(logs: dict) -> float | None:
+    """The share of completions without a usable reward: their rollout failed, or a reward did."""
+    shares = [share for share in (logs.get("rollout/failed_share"), failed_share(logs)) if share is not None]
+    return max(shares, default=None)
+
+
+def _fitting(head: str, words: list[str]) -> str:
+    line = head
+    for i, word in enumerate(words):
+        longer = f"{line} {word}" if i == 0 else f"{line}, {word}"
+        if len(longer) > WIDTH:
+            break
+        line = longer
+    return line
 
 
 class RolloutBar:
@@ -123,6 +192,9 @@ def without_record_dumps(record: logging.LogRecord) -> bool:
     Failed rollouts are such leaves. Their share is logged as rollout/failed_share, see `warn_of_useless_rollouts`.
     """
     return RECORD_DUMP not in str(record.msg)  # accelerate prefixes the rank
+
+
+logging.getLogger("trl.trainer.grpo_trainer").addFilter(without_record_dumps)
 
 
 def _short(value) -> str:
