@@ -93,7 +93,8 @@ def test_the_launcher_alone_trains_on_the_published_records_where_they_lie(check
     flags = started(done)
     assert flags["--dataset_name"] == str(checkout / "scripts" / "train" / "grpo_trajectory.yaml")
     assert (flags["--think_num"], flags["--answer_num"], flags["--num_processes"]) == ("4", "4", "4")
-    assert "--model_name_or_path" not in flags and "--output_dir" not in flags
+    assert "--model_name_or_path" not in flags
+    assert flags["--output_dir"].startswith("runs/grpo_ma_qwen2_5_vl_3b-2")  # and the date
     checked = shell("$PYTHON scripts/data/check.py scripts/train/grpo_trajectory.yaml", checkout)
     assert checked.returncode == 0, checked.stdout + checked.stderr
     assert f"--dataset_name {checkout}/scripts/train/grpo_trajectory.yaml" in done.stderr
@@ -143,7 +144,7 @@ def test_the_demo_and_other_models_take_no_sharerobot_defaults(checkout, python)
         ("RUN_NAME=mine OUTPUT_DIR=/o bash scripts/run_grpo_lora.sh --output_dir /f", "/f"),
         ("RUN_NAME=mine OUTPUT_DIR=/o bash scripts/run_grpo_lora.sh", "/o"),
         ("RUN_NAME=mine bash scripts/run_grpo_lora.sh", "output/mine"),
-        ("bash scripts/run_grpo_lora.sh", None),
+        ("bash scripts/run_grpo_lora.sh --resume auto", None),
     ],
 )
 def test_the_output_folder_is_the_flags_the_variables_the_run_names_or_the_recipes(checkout, python, text, folder):
