@@ -41,7 +41,7 @@ def test_an_observation_far_from_the_reference_changes_no_loss(tiny_text, tmp_pa
     gradients = []
     for by in (0.0, 200.0):
         changes = {"method": "grpo", "num_generations": 4, "max_completion_length": 8, "prefix_sharing": sharing}
-        trainer = text_trainer(tiny_text, tmp_path, beta=0.02, perturb=0.01, max_grad_norm=1.0, **changes)
+        trainer = text_trainer(tiny_text, tmp_path / str(by), beta=0.02, perturb=0.01, max_grad_norm=1.0, **changes)
         trainer.forward = Shifted(trainer.forward, lambda trainer=trainer: trainer.generation.rollout, by)
         trainer.train()
         gradients.append(trainer.state.log_history[0]["grad_norm"])
@@ -76,7 +76,7 @@ class TestTruncatedAnswers:
         script(monkeypatch, lambda prompt_id, policy: thought_tree(prompt_id, [[301, 302], [303]], answers))
         for masked in (False, True):
             changes = {"rows": 1, "mask_truncated_completions": masked, "loss_type": "dapo", "max_grad_norm": 1.0}
-            trainer = text_trainer(tiny_text, tmp_path, **changes)
+            trainer = text_trainer(tiny_text, tmp_path / str(masked), **changes)
             original = trainer._micro_batches
 
             def without_answers(output, original=original):

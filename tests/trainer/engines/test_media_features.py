@@ -152,10 +152,10 @@ def trained(tiny_vlm, folder, **changes):
 class TestTraining:
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_steps_are_those_with_the_tower_in_every_pass(self, tiny_vlm, tmp_path, monkeypatch, layout):
-        trainer, once, calls = trained(tiny_vlm, tmp_path, **LAYOUTS[layout])
+        trainer, once, calls = trained(tiny_vlm, tmp_path / "once", **LAYOUTS[layout])
         assert len(calls) == 3, "one picture in each of three generations"
         without_features(monkeypatch)
-        other, always, more = trained(tiny_vlm, tmp_path, **LAYOUTS[layout])
+        other, always, more = trained(tiny_vlm, tmp_path / "always", **LAYOUTS[layout])
         assert len(more) >= 3 * 4, "prefill, old and two policy passes; the reference may be another model"
         assert once.losses == pytest.approx(always.losses, abs=1e-6)
         for left, right in zip(once.gradients, always.gradients, strict=True):

@@ -27,8 +27,8 @@ def entry_of(tiny_text, folder, monkeypatch, **changes) -> dict:
 
 @pytest.mark.parametrize("name", ["answer/entropy", "answer/kl", "thought/entropy", "thought/kl"])
 def test_a_micro_batch_without_answers_does_not_count_as_zero(tiny_text, tmp_path, monkeypatch, name):
-    cut = entry_of(tiny_text, tmp_path, monkeypatch, gradient_accumulation_steps=2)
-    whole = entry_of(tiny_text, tmp_path, monkeypatch, per_device_train_batch_size=8)
+    cut = entry_of(tiny_text, tmp_path / "cut", monkeypatch, gradient_accumulation_steps=2)
+    whole = entry_of(tiny_text, tmp_path / "whole", monkeypatch, per_device_train_batch_size=8)
     assert whole[name] > 0
     assert cut[name] == pytest.approx(whole[name], rel=1e-4)
 

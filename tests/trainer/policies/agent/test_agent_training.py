@@ -124,7 +124,8 @@ def ends(trainer_of, changes: dict) -> list[dict]:
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_packed_agents_learn_what_rows_apart_learn(tiny_text, tmp_path, acting, name):
     packed, apart = ends(
-        lambda **given: agent_trainer(tiny_text, tmp_path, ForkingCounter, **given), COMBINATIONS[name]
+        lambda **given: agent_trainer(tiny_text, tmp_path / given["prefix_sharing"], ForkingCounter, **given),
+        COMBINATIONS[name],
     )
     assert max((packed[key] - apart[key]).abs().max().item() for key in packed) < 1e-5
 
@@ -143,7 +144,7 @@ def test_agents_learn_from_pictures_their_tools_return(tiny_vlm, tmp_path, actin
     trainers = []
 
     def made(**more):
-        trainers.append(vlm_trainer(tiny_vlm, tmp_path / "run", **given, **more))
+        trainers.append(vlm_trainer(tiny_vlm, tmp_path / more["prefix_sharing"], **given, **more))
         return trainers[-1]
 
     packed, apart = ends(made, changes)
