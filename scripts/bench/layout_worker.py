@@ -43,7 +43,7 @@ def train(case: Case, layout: str, folder: Path) -> dict:
     """The trainable weights before and after three steps, and the advantage of each completion of the last step."""
     processes, sharding = LAYOUTS[layout]
     args = GRPOConfig(
-        output_dir=str(folder),
+        output_dir=str(folder / f"train_{case.name}"),
         deepspeed=str(ROOT / "scripts" / sharding) if sharding not in (None, FSDP2) else None,
         gradient_checkpointing=False,
         ddp_timeout=TIMEOUT,

@@ -19,6 +19,7 @@ against the mean of the other three, summed over tokens, without division by a s
 import argparse
 import json
 import sys
+import tempfile
 from pathlib import Path
 from statistics import fmean
 
@@ -82,7 +83,7 @@ class Reference(Gradients):
 def collect(kind, changes: dict, steps: int, seed: int, folder: Path) -> Gradients:
     """A trainer after `steps` batches, without any update."""
     settings = settings_for("tree", changes | {"learning_rate": 0.0, "log_trees": None})
-    settings |= {"output_dir": str(folder / "train"), "max_steps": steps}
+    settings |= {"output_dir": tempfile.mkdtemp(prefix="train_", dir=folder), "max_steps": steps}
     trainer = make_trainer(settings, seed, kind=kind, model=folder / "policy")
     trainer.kept, trainer.sampled = {}, []
     trainer.train()
@@ -112,7 +113,8 @@ def main() -> None:
     args = parser.parse_args()
     folder = args.output_dir
     settings = settings_for("chain", {"log_trees": None, "max_steps": args.policy_steps})
-    trainer = make_trainer(settings | {"output_dir": str(folder / "train")}, seed=11)
+    folder.mkdir(parents=True, exist_ok=True)
+    trainer = make_trainer(settings | {"output_dir": tempfile.mkdtemp(prefix="train_", dir=folder)}, seed=11)
     trainer.train()
     trainer.model.save_pretrained(folder / "policy")
     trainer.processing_class.save_pretrained(folder / "policy")

@@ -16,6 +16,7 @@ import functools
 import json
 import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -97,7 +98,8 @@ def make_trainer(settings: dict, seed: int, kind=GRPOMATrainer, hops=(1, 2, 3), 
 
 def run(name: str, seed: int, budget: int, hops: list[int], folder: Path, changes: dict) -> dict:
     """One run and its evaluation."""
-    settings = settings_for(name, changes) | {"output_dir": str(folder / "train"), "max_steps": 100_000}
+    output = tempfile.mkdtemp(prefix=f"train_{name}_{seed}_", dir=folder)
+    settings = settings_for(name, changes) | {"output_dir": output, "max_steps": 100_000}
     tokens = TokenBudget(budget)
     trainer = make_trainer(settings, seed, hops=hops, callbacks=[tokens])
     begun = time.process_time()

@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -75,7 +76,8 @@ def train(name: str, seed: int, budget: int, folder: Path) -> dict:
     set_seed(seed)
     tasks = load_tasks()
     module, model, processor = load_policy(str(ROOT / "scripts" / "demo" / "tiny_model"), dtype="float32")
-    args = GRPOConfig(output_dir=str(folder / "train"), seed=seed, data_seed=seed, **SETTINGS, **METHODS[name])
+    output = tempfile.mkdtemp(prefix=f"train_{name}_{seed}_", dir=folder)
+    args = GRPOConfig(output_dir=output, seed=seed, data_seed=seed, **SETTINGS, **METHODS[name])
     tokens = TokenBudget(budget)
     trainer = GRPOMATrainer(
         model,
