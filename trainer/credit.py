@@ -20,7 +20,7 @@ from trainer.rollout import Rollout
 
 
 def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) -> list[list[int]]:
-    """(B, 4) prompt id, group id, closed flag and number of sampled tokens per row.
+    """(B, 4) prompt id, tree id (of the thought in grpo_ma), closed flag and number of sampled tokens per row.
 
     Args:
         rank: of this process.
@@ -40,14 +40,16 @@ def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) ->
     ]
 
 
-def all_rows(generation: Generation, processes: Processes, spanning: bool, weights: torch.Tensor, judges) -> Rows:
+def all_rows(
+    generation: Generation, processes: Processes, spanning: bool, weights: torch.Tensor, is_task_reward: list[bool]
+) -> Rows:
     """Rewards and groups of the N rows of all processes.
 
     Args:
         generation: provides the rollout and its rewards.
         spanning: as in `row_keys`.
         weights: (functions,) weight of each reward function.
-        judges: (functions,) whether each is a task's own reward, see `row_totals`.
+        is_task_reward: (functions,) bool, see `row_totals`.
     """
     rollout = generation.rollout
     if spanning and processes.count > 1:
@@ -56,7 +58,7 @@ def all_rows(generation: Generation, processes: Processes, spanning: bool, weigh
         assert names == expected, f"processes hold different prompts: {names}"
     largest = processes.largest(max(node.group for tree in rollout.trees for node in tree.nodes))
     prompts, groups, closed, lengths = processes.gather(row_keys(rollout, processes.rank, spanning, largest)).T
-    rewards = row_totals(generation.rewards.cpu(), weights.cpu(), prompts, judges)
+    rewards = row_totals(generation.rewards.cpu(), weights.cpu(), prompts, is_task_reward)
     return Rows(rewards, prompts, groups, closed.astype(bool), lengths)
 
 
@@ -69,7 +71,7 @@ def loss_inputs(
         output: the result of TRL's `_generate_and_score_completions` for B rows.
         generation: of these rows.
         credit: of the B rows.
-        rewards: (B,) one reward per row, NaN for rows that abstain.
+        rewards: (B,) one reward per row, NaN for rows without one.
         method: of the run.
         args: the GRPOConfig.
         eos_ids: tokens that end a completion; one that ends with any other token was truncated.
@@ -81,8 +83,9 @@ def loss_inputs(
         thought_advantages and answer_advantages (B,).
     """
     rollout, policy = generation.rollout, generation.policy
-    rows, device, width = len(rollout.row_tree), output["completion_ids"].device, output["completion_ids"].size(1)
-    several = credit.thought is not None and policy.leaves > policy.start().count  # answers per thought
+    completions, rows = output["completion_ids"], range(len(rollout.row_tree))
+    width, device = completions.size(1), completions.device
+    multiple_answers = credit.thought is not None and policy.leaves > policy.start().count
 
     def by_row(values) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values), device=device).to(torch.float32)
@@ -91,20 +94,22 @@ def loss_inputs(
         padded = [values + [0] * (width - len(values)) for values in lists]
         return torch.as_tensor(np.asarray(padded), device=device).to(dtype)
 
-    inputs = {"row_ids": torch.arange(rows)}
+    inputs = {"row_ids": torch.arange(len(rows))}
     if args.mask_truncated_completions:
-        kept = by_token([counted_tokens(rollout, row, eos_ids, several) for row in range(rows)], torch.long)
+        kept = by_token([counted_tokens(rollout, row, eos_ids, multiple_answers) for row in rows], torch.long)
         inputs["tool_mask"] = output["tool_mask"] * kept
     advantages = by_row(credit.leaf)
     if credit.thought is not None:
-        is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in range(rows)]
+        is_thought = [rollout.per_token(row, lambda node: int(node.kind == "thought")) for row in rows]
         mask, thought = by_token(is_thought, torch.long), by_row(credit.thought)
         inputs |= {"thought_mask": mask, "thought_advantages": thought, "answer_advantages": advantages}
-        if several:  # with M = 1 both are the leaf's: identical to stock GRPO, bit for bit
+        if multiple_answers:  # with M = 1 both are the leaf's: identical to stock GRPO, bit for bit
             advantages = torch.where(mask.bool(), thought[:, None], advantages[:, None])
     if method.node_values is not None:
-        known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # abstaining differs from an advantage of 0
-        advantages = by_token(token_values(rollout, known, lambda *found: method.node_values(*found, args)))
+        known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf without a reward counts in no mean
+        advantages = by_token(
+            token_values(rollout, known, lambda tree, leaf_values: method.node_values(tree, leaf_values, args))
+        )
     if args.shared_token_weight == "once":
         mask = inputs.get("tool_mask", output["tool_mask"])
         trained = (output["completion_mask"] * mask).any(dim=1).tolist()
@@ -115,8 +120,8 @@ def loss_inputs(
 def counted_tokens(rollout: Rollout, row: int, eos_ids: Sequence[int], keep_thoughts: bool) -> list[int]:
     """1 for each completion token of a row that counts under `mask_truncated_completions`, else 0.
 
-    A row that was cut off counts in no token. With `keep_thoughts` a thought that closed counts all the same: it is
-    one sample with several answers, of which others may have ended.
+    A truncated row is masked out entirely. With `keep_thoughts` a thought that closed still counts: it is one sample
+    with several answers, of which others may have ended.
     """
     cut = rollout.completion(row)[-1] not in eos_ids
     return rollout.per_token(row, lambda node: int(not cut or (keep_thoughts and _closed_thought(node))))

@@ -31,45 +31,47 @@ class Generation:
     Attributes:
         rows: (B,) the dataset rows as TRL passed them, `policy.leaves` equal ones per prompt.
         records: (P,) the parsed record of each prompt.
-        policy: the policy that grows the trees.
-        split: whether thoughts and answers are two terms of the objective in every pass over this generation.
+        policy: the branching policy that grows the trees.
+        two_terms: whether thoughts and answers are two terms of the objective in every pass over this generation.
         phase: the current stage.
         rollout: the trees as rows; None while growing.
         partition: the rows of each micro-batch.
         rewards: (N, functions) rewards of all processes, NaN where a function abstains.
-        at_hand: the rows of the current forward pass; None while growing.
-        forward: the results of that pass, shared by the parts of the objective; None before it, and while scoring.
+        current_rows: the rows of the current forward pass; None while growing.
+        cached_logps: log-probs and entropies of the micro-batch being trained on, which its loss may ask for more than
+            once; None before its forward pass, and in every other phase.
         policy_gap: (sum, count) of |log-prob under the policy - log-prob when sampled| over the tokens trained so far.
-        former_gap: `policy_gap` of the previous generation, which is logged with this one.
+        previous_gap: `policy_gap` of the previous generation, which is logged with this one.
     """
 
     rows: list[dict]
     records: list[dict]
     policy: Policy
-    split: bool
+    two_terms: bool
     phase: Phase = Phase.GROWING
     rollout: Rollout | None = None
     partition: list[list[int]] = field(default_factory=list)
     rewards: torch.Tensor | None = None
-    at_hand: list[int] | None = None
-    forward: tuple[Any, ...] | None = None
+    current_rows: list[int] | None = None
+    cached_logps: tuple[Any, ...] | None = None
     policy_gap: tuple[float, float] = (0.0, 0.0)
-    former_gap: tuple[float, float] = (0.0, 0.0)
+    previous_gap: tuple[float, float] = (0.0, 0.0)
 
     def __post_init__(self):
         assert len(self.rows) == len(self.records) * self.policy.leaves, f"{len(self.rows)} rows"
 
     def grown(self, rollout: Rollout, partition: list[list[int]]) -> None:
+        """Ends the phase in which the trees grow; rewards, and old and reference log-probs come next."""
         self.rollout, self.partition, self.phase = rollout, partition, Phase.SCORING
 
     @contextmanager
     def training_on(self, rows: list[int]):
         """Context of the loss of one micro-batch; the results of its forward pass are dropped afterwards."""
-        self.phase, self.at_hand, self.forward = Phase.TRAINING, rows, None
+        self.phase, self.current_rows, self.cached_logps = Phase.TRAINING, rows, None
         try:
             yield
         finally:
-            self.forward = None
+            self.cached_logps = None
 
     def sampled(self, rows: list[int], width: int, device) -> torch.Tensor:
         """(rows, T) whether each completion token was sampled; False for observations and padding; T = `width`."""
@@ -81,7 +83,7 @@ class Generation:
 
     def record_names(self) -> str:
         """Ids of the records in the current pass, at most five."""
-        rows = self.at_hand or range(len(self.rollout.row_tree))
+        rows = self.current_rows or range(len(self.rollout.row_tree))
         found = list(dict.fromkeys(self.rollout.trees[self.rollout.row_tree[row]].prompt_id for row in rows))
         return ", ".join(found[:5]) + (f" and {len(found) - 5} more" if len(found) > 5 else "")
 

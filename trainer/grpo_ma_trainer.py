@@ -164,16 +164,14 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             seed=self.args.seed if self.args.data_seed is None else self.args.data_seed,
         )
         if sampler.unused and self.accelerator.is_main_process:
-            print(
-                f"{sampler.unused} of {sampler.num_prompts} prompts are unused in each epoch, different ones each time"
-            )
+            print(f"{sampler.unused} of {sampler.num_prompts} prompts are unused per epoch, different ones each time")
         return sampler
 
     def _generate_and_score_completions(self, inputs):
         args = self.args
-        few = self.method.warm_up_leaves(args, self.state.global_step)
-        leaves, warming_up = few or args.leaves, few is not None
-        rows = inputs[:: args.leaves // leaves]
+        warm_up_leaves = self.method.warm_up_leaves(args, self.state.global_step)
+        leaves, warming_up = warm_up_leaves or args.leaves, warm_up_leaves is not None
+        rows = inputs[:: args.leaves // leaves]  # the sampler repeats each prompt `args.leaves` times in a row
         records = records_of(rows, leaves)
         batch = Batch(
             args,
@@ -188,9 +186,10 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             rows,
             records,
             policy=self.method.policy(batch),
-            split=self.method.splits(args) and not warming_up,
-            former_gap=self.generation.policy_gap if self.generation else (0.0, 0.0),
+            two_terms=self.method.two_terms(args) and not warming_up,
+            previous_gap=self.generation.policy_gap if self.generation else (0.0, 0.0),
         )
+        # Truncated completions are masked by `loss_inputs`, per node; TRL would mask whole rows.
         with swapped(self, num_generations=self.generation.policy.leaves, mask_truncated_completions=False):
             output = super()._generate_and_score_completions(rows)
         if not self.method.ends_with_eos:
@@ -212,7 +211,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         generation.grown(rollout, partition(rollout, args.steps_per_generation, args.gradient_accumulation_steps))
         self._prefetch()
         sums = rollout_sums(rollout) | self._rollout_bar.sums() | policy.metrics(trees)
-        logged = self.processes.quotients(sums | {"sampling/policy_gap": generation.former_gap})
+        logged = self.processes.quotients(sums | {"sampling/policy_gap": generation.previous_gap})
         self.record_metrics(logged)
         policy.remember(logged)
         warn_of_useless_rollouts(logged, args)
@@ -238,19 +237,19 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         infinite = torch.isinf(rewards)
-        # The mean of what rewards logged over all values of all processes; TRL would average the processes' means.
+        # Metrics logged by rewards are averaged over all values of all processes; TRL averages the processes' means.
         sums = {name: (sum(values), len(values)) for name, values in self._pending_metrics.items()}
         sums |= failure_sums(self._pending_metrics, self.reward_func_names, sum(not row["failed"] for row in inputs))
         self._pending_metrics.clear()
         self.record_metrics(self.processes.quotients(sums) | {"rewards/non_finite": infinite.sum().item()})
         rewards[infinite] = torch.nan
-        failed = torch.tensor([row["failed"] for row in inputs], device=rewards.device)
+        failed = torch.tensor([row["failed"] for row in inputs], device=rewards.device)  # a column of `_grow`
         rewards[self.accelerator.gather(failed)] = torch.nan
         self.generation.rewards = rewards
         return rewards
 
     def _add_credit(self, output: dict) -> dict:
-        """TRL's output with the method's advantages, the parts of the objective and the row ids."""
+        """TRL's output with the method's advantages in place of TRL's, the parts of the objective and the row ids."""
         generation, rollout = self.generation, self.generation.rollout
         rows = self._all_rows()
         credit = self.method.credit(rows, self.args)
@@ -273,9 +272,9 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return output
 
     def _all_rows(self) -> Rows:
-        judges = [isinstance(function, TaskReward) for function in self.reward_funcs]
+        is_task_reward = [isinstance(function, TaskReward) for function in self.reward_funcs]
         spanning = self.args.sync_prompt_across_ranks
-        return all_rows(self.generation, self.processes, spanning, self.reward_weights, judges)
+        return all_rows(self.generation, self.processes, spanning, self.reward_weights, is_task_reward)
 
     # --- Training on it --------------------------------------------------------------------------------------------
 
@@ -307,14 +306,14 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         """TRL's loss, or its sum over the two parts, on one forward pass; 0 if a non-finite loss is skipped."""
         trl_loss, varies = super()._compute_loss, varies_within_rows(inputs, self.args.shared_token_weight)
         with self.generation.training_on(inputs["row_ids"].tolist()):
-            if self.generation.split:
+            if self.generation.two_terms:
                 loss = sum(w * self._part_loss(trl_loss, model, inputs, part) for part, w in part_weights(self.args))
             elif self.importance_sampling_level == "sequence" and varies:
                 with swapped(self, importance_sampling_level="token"):
                     loss = trl_loss(model, sequence_ratio_inputs(inputs, self._row_logps(model, inputs).detach()))
             else:
                 loss = trl_loss(model, inputs)
-            if not self.generation.split:
+            if not self.generation.two_terms:
                 weigh_token_means(self._metrics["train"], inputs["token_counts"]["all"])
             self._note_policy_gap(inputs)
         return finite_loss(self, loss, model)
@@ -326,7 +325,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         return loss
 
     def _row_logps(self, model, inputs) -> torch.Tensor:
-        """(B, T) log-probs of the micro-batch, from the forward pass that its loss will use too."""
+        """(B, T) log-probs of the micro-batch; with entropies, since its loss will get this same, cached pass."""
         ids = torch.cat([inputs["prompt_ids"], inputs["completion_ids"]], dim=1)
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
@@ -338,7 +337,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         In later passes the policy has already been updated.
         """
         if self._step % (self.args.steps_per_generation * self.num_iterations) < self.args.gradient_accumulation_steps:
-            logps, mask = self.generation.forward[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
+            logps, mask = self.generation.cached_logps[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
             self.generation.add_policy_gap(sampler_gap(logps, inputs["sampling_per_token_logps"], mask))
 
     def _get_per_token_logps_and_entropies(
@@ -350,24 +349,25 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         the reference log-probs, the whole generation, one micro-batch after the other.
         """
         generation, training = self.generation, self.generation.phase is Phase.TRAINING
-        if generation.forward is not None:
-            return generation.forward
-        passes = [generation.at_hand] if training else generation.partition
-        back = torch.tensor([row for rows in passes for row in rows], device=input_ids.device).argsort()
-        assert len(back) == input_ids.size(0), f"{len(back)} rows in the passes, but {input_ids.size(0)} in the inputs"
+        if generation.cached_logps is not None:  # the arguments are those of the micro-batch being trained on
+            return generation.cached_logps
+        passes = [generation.current_rows] if training else generation.partition
+        order = [row for rows in passes for row in rows]
+        assert len(order) == len(input_ids), f"{len(order)} rows in the passes, but {len(input_ids)} in the inputs"
+        restore = torch.tensor(order, device=input_ids.device).argsort()
         bare, parts = self.accelerator.unwrap_model(model), []
         for rows in passes:
-            generation.at_hand, here = rows, slice(None) if training else rows
-            arguments = (rows, input_ids[here], attention_mask[here], logits_to_keep)
+            generation.current_rows, selected = rows, slice(None) if training else rows
+            arguments = (rows, input_ids[selected], attention_mask[selected], logits_to_keep)
             with self.accelerator.autocast():
                 self.forward.check_once(bare, *arguments, shown=self.accelerator.is_main_process)
                 parts.append(self.forward(model, bare, *arguments))
-        logps = torch.cat([logps for logps, _ in parts])[back]
-        sampled = self.generation.sampled([row for rows in passes for row in rows], logits_to_keep, logps.device)[back]
+        logps = torch.cat([logps for logps, _ in parts])[restore]
+        sampled = generation.sampled(order, logits_to_keep, logps.device)[restore]
         logps = torch.where(sampled, logps, 0.0)  # TRL takes exp of differences before it masks
-        result = (logps, torch.cat([entropies for _, entropies in parts])[back] if compute_entropy else None, None)
+        result = (logps, torch.cat([entropies for _, entropies in parts])[restore] if compute_entropy else None, None)
         if training:
-            generation.forward = result
+            generation.cached_logps = result
         return result
 
     def record_metrics(self, metrics: dict[str, float]) -> None:

@@ -87,7 +87,7 @@ class Method:
         credit: (rows, args) -> Credit; every process computes it over the rows of all processes.
         node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage per node, for methods
             whose inner nodes have their own advantages; None: all tokens of a row have the row's.
-        splits: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
+        two_terms: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
         warm_up_leaves: (args, optimiser step) -> leaves per prompt during the warm-up, None after it.
         acts: whether completions act in environments (tasks with `make_environment`), in training and evaluation.
         ends_with_eos: whether a finished completion ends with an end-of-sequence token; if False, it ends with the tag
@@ -97,7 +97,7 @@ class Method:
     policy: Callable[[Batch], Policy]
     credit: Callable[[Rows, Any], Credit]
     node_values: Callable[..., list[float]] | None = None
-    splits: Callable[[Any], bool] = lambda args: False
+    two_terms: Callable[[Any], bool] = lambda args: False
     warm_up_leaves: Callable[[Any, int], int | None] = lambda args, step: None
     acts: bool = False
     ends_with_eos: bool = True
@@ -204,7 +204,7 @@ def agent_trees(batch: Batch) -> AgentStepPolicy:
     )
 
 
-def two_terms(args) -> bool:
+def separate_terms(args) -> bool:
     return args.objective == "split" or (args.objective == "auto" and args.answer_num > 1)
 
 
@@ -217,7 +217,9 @@ METHODS = {
     "grpo": Method(policy=chains, credit=credit_grpo),
     "rloo": Method(policy=chains, credit=credit_rloo),
     "reinforce_plus_plus": Method(policy=chains, credit=credit_reinforce_plus_plus),
-    "grpo_ma": Method(policy=thoughts_and_answers, credit=credit_grpo_ma, splits=two_terms, warm_up_leaves=one_answer),
+    "grpo_ma": Method(
+        policy=thoughts_and_answers, credit=credit_grpo_ma, two_terms=separate_terms, warm_up_leaves=one_answer
+    ),
     "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
     "tree_adv": Method(
         policy=forking_chains,

@@ -28,12 +28,13 @@ def micro_batches(output: dict, partition: list[list[int]], accumulation: int, s
     steps, batches = len(partition), [take_rows(output, rows) for rows in partition]
     counts = sums(torch.stack([token_counts(batch) for batch in batches]))
     for start in range(0, steps, accumulation):
-        # TRL divides by num_items_in_batch * accumulation / steps: it counts a whole generation
+        # TRL expects the token count of a generation and rescales it by accumulation / steps; this is the count of the
+        # optimiser step, scaled so that the factors cancel.
         items = counts[start : start + accumulation].sum(dim=0) * steps / accumulation
         for batch in batches[start : start + accumulation]:
             batch["num_items_in_batch"], batch["thought_items"], batch["answer_items"] = items
-    for batch, own in zip(batches, counts.tolist(), strict=True):
-        batch["token_counts"] = dict(zip(("all", *PARTS), own, strict=True))
+    for batch, (total, thought, answer) in zip(batches, counts.tolist(), strict=True):
+        batch["token_counts"] = {"all": total, "thought": thought, "answer": answer}
     return batches
 
 

@@ -71,7 +71,7 @@ class TestDerived:
     )
     def test_objective(self, make, objective, answer_num, method, split):
         own = {"objective": objective, "answer_num": answer_num} if method == "grpo_ma" else {}
-        assert METHODS[method].splits(make(method=method, **own)) is split
+        assert METHODS[method].two_terms(make(method=method, **own)) is split
 
     def test_on_a_cpu_it_is_float32_and_says_cpu(self, make, monkeypatch):
         monkeypatch.setattr("torch.accelerator.is_available", lambda: False)

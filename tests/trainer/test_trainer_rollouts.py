@@ -340,7 +340,7 @@ class TestOrder:
 
     def test_left_over_prompts_are_announced(self, tiny_text, tmp_path, capsys):
         text_trainer(tiny_text, tmp_path, rows=5, gradient_accumulation_steps=2).train()
-        assert "1 of 5 prompts are unused in each epoch" in capsys.readouterr().out
+        assert "1 of 5 prompts are unused per epoch" in capsys.readouterr().out
 
     def test_too_few_prompts_are_refused(self, tiny_text, tmp_path):
         trainer = text_trainer(tiny_text, tmp_path, rows=1, gradient_accumulation_steps=2)

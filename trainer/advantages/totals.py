@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 
-def row_totals(values, weights, prompts, judges) -> np.ndarray:
+def row_totals(values, weights, prompts, is_task_reward) -> np.ndarray:
     """(N,) weighted sums over the functions that did not abstain; NaN for a row that is excluded from its group.
 
-    A row is excluded if every function with a nonzero weight abstained on it, or if a judge abstained on it that scored
-    another row of the same prompt: without that part of its reward the row would look like a wrong answer.
+    A row is excluded if every function with a nonzero weight abstained on it, or if a task's own reward abstained on it
+    that scored another row of the same prompt: without that part of its reward the row would look like a wrong answer.
 
     Args:
         values: (N, F) rewards, NaN where a function abstains.
         weights: (F,); functions of weight 0 are ignored.
         prompts: (N,) prompt group id of each row.
-        judges: (F,) bool, True for functions that either score a prompt or abstain on all of its rows, so that
+        is_task_reward: (F,) bool, True for functions that either score a prompt or abstain on all of its rows, so that
             abstaining on some rows only means that they failed there.
 
     >>> row_totals([[1, 1], [1, np.nan], [1, 0], [1, np.nan]], [0.5, 1], [0, 0, 0, 1], [True, True]).tolist()
@@ -26,6 +26,6 @@ def row_totals(values, weights, prompts, judges) -> np.ndarray:
     values = np.asarray(values, dtype=np.float64)[:, counts]
     abstains = np.isnan(values)
     out = abstains.all(axis=1)
-    for column in np.flatnonzero(np.asarray(judges)[counts]):
+    for column in np.flatnonzero(np.asarray(is_task_reward)[counts]):
         out |= abstains[:, column] & np.isin(prompts, prompts[~abstains[:, column]])
     return np.where(out, np.nan, np.nansum(values * weights[counts], axis=1))

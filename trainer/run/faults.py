@@ -94,12 +94,12 @@ def memory_sentence(error: BaseException, generation: Generation | None, leaves:
         slots_of: rows -> number of token slots of their forward pass.
     """
     first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    if generation is None or generation.at_hand is None:
+    if generation is None or generation.current_rows is None:
         return (
             f"out of memory while sampling {leaves} leaves per prompt ({first}): lower rollout_prompts (prompts rolled "
             "out at a time), max_completion_length or max_pixels"
         )
-    rows, slots = generation.at_hand, slots_of(generation.at_hand)
+    rows, slots = generation.current_rows, slots_of(generation.current_rows)
     if generation.phase is Phase.SCORING:
         return (
             f"out of memory in the old or reference log-probs of {len(rows)} leaves in {slots} token slots, records "

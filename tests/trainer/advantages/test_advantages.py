@@ -54,9 +54,9 @@ class TestLeafGroup:
 
 
 class TestTotals:
-    def totals(self, values, weights=(1, 1), prompts=None, judges=(True, True)):
+    def totals(self, values, weights=(1, 1), prompts=None, is_task_reward=(True, True)):
         prompts = [0] * len(values) if prompts is None else prompts
-        return row_totals(values, weights, prompts, judges).tolist()
+        return row_totals(values, weights, prompts, is_task_reward).tolist()
 
     def test_a_row_that_its_judge_could_not_score_is_no_wrong_answer(self):
         """Form 1 and a lost verifier would sum to the 1 of form 1 and a wrong answer."""
@@ -70,12 +70,12 @@ class TestTotals:
         assert self.totals(values, prompts=["b", "b", "a", "a"]) == pytest.approx([1, 0, 2, NAN], nan_ok=True)
 
     def test_other_functions_may_abstain_on_any_row(self):
-        assert self.totals([[1, 1], [1, NAN], [NAN, NAN]], judges=(True, False))[:2] == [2, 1]
+        assert self.totals([[1, 1], [1, NAN], [NAN, NAN]], is_task_reward=(True, False))[:2] == [2, 1]
 
     def test_a_function_without_weight_makes_no_row_worth_zero(self):
         values = [[1, 1], [1, NAN], [NAN, 0]]
-        for judges in ((True, True), (False, False)):
-            assert self.totals(values, (0, 2), judges=judges) == pytest.approx([2, NAN, 0], nan_ok=True)
+        for is_task_reward in ((True, True), (False, False)):
+            assert self.totals(values, (0, 2), is_task_reward=is_task_reward) == pytest.approx([2, NAN, 0], nan_ok=True)
 
     def test_no_row_and_no_value(self):
         assert row_totals(np.zeros((0, 2)), [1, 1], [], [True, True]).tolist() == []
