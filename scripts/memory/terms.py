@@ -87,6 +87,8 @@ def weights(sizes: ModelSizes, tuning: Tuning) -> float:
         rest = sizes.parameters - sizes.quantisable
         return NF4 * sizes.quantisable + tuning.bytes_per_weight * rest
     whole = tuning.bytes_per_weight * sizes.parameters
+    if tuning.mode == "full" and not tuning.zero:  # ZeRO's float32 copies count among the optimiser's states
+        whole += (FLOAT32 - tuning.bytes_per_weight) * sizes.trained_in_full
     return whole if tuning.zero < 3 else whole / tuning.processes
 
 
@@ -112,8 +114,7 @@ def optimiser(sizes: ModelSizes, tuning: Tuning) -> float:
         spread = 12 / tuning.processes  # the float32 weight and AdamW's two moments
         gradients = 2 / tuning.processes if tuning.zero == 3 else 2
         return count * (spread + gradients) + 2 * own_weights
-    width = FLOAT32 if tuning.mode == "lora" else BFLOAT16  # PEFT's adapters are float32, TRL's for QLoRA bfloat16
-    return width * (own_weights + 3 * count)
+    return FLOAT32 * (own_weights + 3 * count)  # what is trained is kept in float32
 
 
 def layer_features(sizes: ModelSizes, tuning: Tuning, mask_bytes: int = 1) -> float:

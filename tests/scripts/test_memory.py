@@ -23,6 +23,7 @@ from task.errors import UserError
 from trainer.engines.batch_forward import BatchForward
 from trainer.engines.kv_cache import ForkingCache
 from trainer.logprobs.packing import build_plans
+from trainer.run.precision import cast_frozen
 
 FEW = 0.1
 
@@ -52,6 +53,14 @@ def test_weights_are_those_of_the_model(bench, tiny_vlm):
         assert terms.weights(sizes, Tuning("lora", bytes_per_weight=4)) == bytes_of(model.parameters())
 
 
+def test_weights_of_full_fine_tuning_are_in_float32_where_they_train(tiny_vlm):
+    module, model, _ = tiny_vlm
+    model = copy.deepcopy(model)
+    module.freeze(model, freeze_vision=True)
+    cast_frozen(model, "bfloat16")
+    assert terms.weights(count(model.config), Tuning("full")) == bytes_of(model.parameters())
+
+
 @pytest.mark.parametrize("mode", ["lora", "full"])
 def test_adapter_gradients_and_optimiser_are_those_of_a_step(bench, mode):
     model, sizes = copy.deepcopy(bench[0]), bench[1]
@@ -64,7 +73,6 @@ def test_adapter_gradients_and_optimiser_are_those_of_a_step(bench, mode):
     else:
         for name, weight in model.named_parameters():
             weight.requires_grad_(module.tower_of(name) == "language")
-        model = model.bfloat16()
     optimiser = torch.optim.AdamW([weight for weight in model.parameters() if weight.requires_grad])
     ids = torch.randint(1000, 2000, (1, 8))
     model(input_ids=ids, labels=ids).loss.backward()
