@@ -31,27 +31,38 @@ def logits(folder, adapter=None):
     return script.logits_of(model.eval(), module, script.sample_prompts(module))
 
 
-def test_the_merged_model_gives_the_logits_of_the_adapter(adapter, tmp_path, capsys):
-    assert script.main([str(adapter), str(tmp_path / "merged"), "--dtype", "float32"]) == 0
+def test_the_merged_model_gives_the_logits_of_the_adapter_unless_asked_otherwise(adapter, tmp_path, capsys):
+    assert script.main([str(adapter), str(tmp_path / "merged")]) == 0
     expected, found = logits(None, adapter), logits(tmp_path / "merged")
     assert len(found) == 2, "one prompt has a picture"
     assert script.largest_gap(expected, found) <= 1e-4
     said = capsys.readouterr().out
     assert "with the adapter and merged differ by at most" in said
     assert float(said.split("adapter moves them by ")[1].split()[0]) > 1e-2
+    assert "rounding" not in said
+    weights = load_file(tmp_path / "merged" / "model.safetensors")
+    assert {weight.dtype for weight in weights.values()} == {torch.float32}
 
 
 def test_half_precision_is_rounded_once_after_the_proof(adapter, tmp_path, capsys):
-    assert script.main([str(adapter), str(tmp_path / "merged")]) == 0
+    assert script.main([str(adapter), str(tmp_path / "merged"), "--dtype", "bfloat16"]) == 0
     moved = float(capsys.readouterr().out.split("rounding to bfloat16 moves them by ")[1].split()[0])
     assert script.largest_gap(logits(None, adapter), logits(tmp_path / "merged")) == pytest.approx(moved, rel=0.06)
     weights = load_file(tmp_path / "merged" / "model.safetensors")
     assert {weight.dtype for weight in weights.values()} == {torch.bfloat16}
 
 
+def test_the_help_says_the_default_and_why(capsys):
+    with pytest.raises(SystemExit):
+        script.main(["--help"])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "(default: float32, which keeps the adapter's logits" in said
+    assert "rounding moves the logits by about 0.1, merging in float32 by 1e-5" in said
+
+
 def test_a_text_model_is_merged_too(tiny_text, tiny_text_dir, tmp_path):
     folder = save_adapter(*tiny_text, tiny_text_dir, tmp_path / "adapter")
-    assert script.main([str(folder), str(tmp_path / "merged"), "--dtype", "float32"]) == 0
+    assert script.main([str(folder), str(tmp_path / "merged")]) == 0
     assert script.largest_gap(logits(None, folder), logits(tmp_path / "merged")) <= 1e-4
 
 
