@@ -107,3 +107,16 @@ def test_a_group_spans_processes_or_lives_on_one(tmp_path, sync):
     assert abs(sum(halves)) < 1e-3
     if sync == "false":
         assert max(map(abs, halves)) < 1e-3
+
+
+@pytest.mark.slow
+def test_a_batch_spans_processes(tmp_path):
+    """REINFORCE++ normalises the rewards of all 32 completions; the processes hold two different prompts."""
+    changes = {"method": "reinforce_plus_plus", "num_generations": 16, "max_completion_length": 120}
+    launch(tmp_path, *(f"--{name}={value}" for name, value in changes.items()), deepspeed="none")
+    table = completions(tmp_path)
+    rewards = 0.2 * table["format_reward"] + table["accuracy_reward"]
+    assert len(set(table["prompt"])) == 2
+    wanted = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+    assert table["advantage"].tolist() == pytest.approx(wanted.tolist(), abs=1e-3)
+    assert abs(table["advantage"][:16].sum()) > 0.1  # the half of one process does not sum to 0
