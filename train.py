@@ -15,8 +15,8 @@ from _root import locate, use_checkout
 use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
+from config.agents import parse_environment_args
 from config.grpo_config import GRPOConfig
-from config.methods.tree_grpo import parse_environment_args
 from config.model_config import GRPOModelConfig
 from config.output import (
     already_through,

@@ -9,7 +9,11 @@ from dataclasses import MISSING, Field
 from config.methods import SETTINGS
 from task.errors import UserError
 
-OWNERS = {name: method for method, one in SETTINGS.items() if one.fields for name in one.fields.__dataclass_fields__}
+# Field -> the methods that read it.
+OWNERS: dict[str, list[str]] = {}
+for _method, _settings in SETTINGS.items():
+    for _name in _settings.fields.__dataclass_fields__ if _settings.fields else ():
+        OWNERS.setdefault(_name, []).append(_method)
 
 
 def default_of(field: Field):
@@ -19,17 +23,17 @@ def default_of(field: Field):
 
 def check_foreign(args) -> None:
     """Raises UserError for the first field of another method that differs from its default."""
-    for name, owner in OWNERS.items():
+    for name, owners in OWNERS.items():
         value = getattr(args, name)
-        if owner != args.method and value != default_of(args.__dataclass_fields__[name]):
+        if args.method not in owners and value != default_of(args.__dataclass_fields__[name]):
             raise UserError(
-                f"{name}={value!r} is a setting of {owner}, and {args.method} does not read it: "
+                f"{name}={value!r} is a setting of {' and '.join(owners)}, and {args.method} does not read it: "
                 + (f"did you mean {near}?" if (near := _near(name, args.method)) else "leave it out")
             )
 
 
 def drop_foreign(args, given: Set[str], recipe_method: str | None) -> dict[str, str]:
-    """Resets values that a recipe gave for another method, and returns name -> that method.
+    """Resets values that a recipe gave for another method, and returns name -> the methods that read it.
 
     Args:
         args: the parsed values; `args.method` is the run's method.
@@ -37,9 +41,11 @@ def drop_foreign(args, given: Set[str], recipe_method: str | None) -> dict[str, 
         recipe_method: the method that the recipe names. If it is not the run's, the recipe's sizes are reset as
             well if the run's method derives them.
     """
-    dropped = {name: OWNERS[name] for name in OWNERS if name in given and OWNERS[name] != args.method}
-    for name, owner in dropped.items():
-        setattr(args, name, default_of(SETTINGS[owner].fields.__dataclass_fields__[name]))
+    dropped = {}
+    for name, owners in OWNERS.items():
+        if name in given and args.method not in owners:
+            setattr(args, name, default_of(SETTINGS[owners[0]].fields.__dataclass_fields__[name]))
+            dropped[name] = " and ".join(owners)
     if recipe_method not in (None, args.method):
         for name in given & SETTINGS[args.method].size(args).derived.keys():
             setattr(args, name, None)
@@ -49,7 +55,7 @@ def drop_foreign(args, given: Set[str], recipe_method: str | None) -> dict[str, 
 
 def _near(name: str, method: str) -> str | None:
     """The field of a method whose words are nearly those of `name`, in any order: tree_num -> num_trees."""
-    own = {_words(one): one for one, owner in OWNERS.items() if owner == method}
+    own = {_words(one): one for one, owners in OWNERS.items() if method in owners}
     match = difflib.get_close_matches(_words(name), own, n=1, cutoff=0.85)
     return own[match[0]] if match else None
 

@@ -56,13 +56,14 @@ class MethodSettings:
 
 
 def discovered(package: str, path: Iterable[str]) -> dict[str, MethodSettings]:
-    """Method name -> settings, one per module of the package. No two methods may share a field."""
+    """Method name -> settings, one per module of the package. Methods share a field only by inheriting it."""
     names = sorted(module.name for module in pkgutil.iter_modules(path))
     found = {name: importlib.import_module(f"{package}.{name}").SETTINGS for name in names}
-    owners: dict[str, str] = {}
+    owners: dict[str, tuple[Any, str]] = {}
     for name, settings in found.items():
         for one in fields(settings.fields) if settings.fields else ():
-            assert owners.setdefault(one.name, name) == name, f"{one.name} is a field of {owners[one.name]} and {name}"
+            first, method = owners.setdefault(one.name, (one, name))
+            assert first is one, f"{one.name} is a field of {method} and {name}"
     return found
 
 

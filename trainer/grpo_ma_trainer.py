@@ -16,8 +16,8 @@ import warnings
 import torch
 from trl import GRPOTrainer
 
+from config.agents import parse_environment_args
 from config.grpo_config import GRPOConfig
-from config.methods.tree_grpo import parse_environment_args
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import TaskReward, checked_rewards

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from config.methods.tree_grpo import parse_environment_args
+from config.agents import parse_environment_args
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.parent_difference import parent_difference

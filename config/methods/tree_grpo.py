@@ -6,19 +6,16 @@ the tokens of a sequence, then over sequences.
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass, field
-from typing import Any
 
+from config.agents import AT_LEAST, LENGTH, AgentFields, check_agent_settings
 from config.method_settings import MethodSettings, RolloutSize
 from task.errors import UserError
 
-LENGTH = 4096  # tokens per completion, observations included; arXiv 2509.21240, Table 5
-
 
 @dataclass
-class TreeGRPOFields:
+class TreeGRPOFields(AgentFields):
     """Fields of `method tree_grpo`. Leaves per prompt: M * (L * N * B + 1)."""
 
     tree_num: int = field(default=2, metadata={"help": "M, trees per prompt, each starting as one chain (tree_grpo)."})
@@ -55,23 +52,6 @@ class TreeGRPOFields:
             "choices": ["intra_inter", "inter", "intra"],
         },
     )
-    max_turns: int = field(
-        default=3, metadata={"help": "Maximum turns with an observation; the next turn must answer (tree_grpo)."}
-    )
-    max_turn_length: int = field(default=500, metadata={"help": "Maximum tokens sampled per turn (tree_grpo)."})
-    max_observation_length: int = field(
-        default=500, metadata={"help": "Maximum tokens per observation, tags included; longer text is cut (tree_grpo)."}
-    )
-    tool_timeout: float = field(
-        default=30.0, metadata={"help": "Time limit in seconds for the tool calls of a turn (tree_grpo)."}
-    )
-    environment_args: str | None = field(
-        default=None,
-        metadata={
-            "help": "Arguments of every environment's reset besides the record, such as the retriever: a mapping in a "
-            "recipe, a JSON object on the command line (tree_grpo)."
-        },
-    )
 
 
 def leaves_of(args) -> int:
@@ -87,17 +67,6 @@ def size_of(args) -> RolloutSize:
     return RolloutSize(derived={"num_generations": (leaves_of(args), rule)}, default={"max_completion_length": LENGTH})
 
 
-def parse_environment_args(text: str | None) -> dict[str, Any]:
-    """environment_args as a dict. Raises UserError if they are not a JSON object."""
-    try:
-        found = {} if text is None else json.loads(text)
-    except ValueError as error:
-        raise UserError(f"environment_args={text!r} is not JSON ({error}): give an object") from None
-    if not isinstance(found, dict):
-        raise UserError(f"environment_args={text!r} must be a JSON object of names and values")
-    return found
-
-
 def check_tree_grpo(args) -> None:
     if leaves_of(args) < 2:
         raise UserError(
@@ -109,16 +78,10 @@ def check_tree_grpo(args) -> None:
             "advantage=intra compares the leaves of a tree, but without branches each tree has one: set expand_num and "
             "expand_rounds to at least 1, or advantage to inter"
         )
-    for name in ("tool_timeout", "branch_temperature"):
-        value = getattr(args, name)
-        if value is not None and not (value > 0 and math.isfinite(value)):
-            raise UserError(f"{name}={value} must be a finite number above 0")
-    if args.mask_truncated_completions:
-        raise UserError(
-            "mask_truncated_completions=true would mask out every agent rollout: they end with a tag, not with the end "
-            "of sequence; set it to false"
-        )
-    parse_environment_args(args.environment_args)
+    hot = args.branch_temperature
+    if hot is not None and not (hot > 0 and math.isfinite(hot)):
+        raise UserError(f"branch_temperature={hot} must be a finite number above 0")
+    check_agent_settings(args)
 
 
 SETTINGS = MethodSettings(
@@ -133,9 +96,7 @@ SETTINGS = MethodSettings(
         "expand_rounds": 0,
         "branches_per_node": 1,
         "branch_top_k": 0,
-        "max_turns": 1,
-        "max_turn_length": 1,
-        "max_observation_length": 32,
+        **AT_LEAST,
     },
     shown=tuple(TreeGRPOFields.__dataclass_fields__),
 )

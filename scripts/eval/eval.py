@@ -163,7 +163,7 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     """Appends the predictions of this process's rows as they are scored; returns the seconds taken."""
     import torch
 
-    from config.methods.tree_grpo import parse_environment_args
+    from config.agents import parse_environment_args
     from trainer.engines.merged_lora import merged_lora
     from trainer.evaluation.bar import EvaluationBar
     from trainer.evaluation.predict import predict_batches

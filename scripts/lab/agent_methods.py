@@ -31,8 +31,9 @@ import yaml
 from seed_runs import make_runs, table
 from transformers import TrainerCallback, set_seed
 
+from config.agents import parse_environment_args
 from config.grpo_config import GRPOConfig
-from config.methods.tree_grpo import leaves_of, parse_environment_args
+from config.methods.tree_grpo import leaves_of
 from dataset.dataset_grpo import build_dataset, read_row
 from model.loading import load_policy
 from task.rewards.router import task_rewards

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
-from config.methods.tree_grpo import TreeGRPOFields, parse_environment_args
+from config.agents import parse_environment_args
+from config.methods.tree_grpo import TreeGRPOFields
 from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.forms import Action, TagForm, Turn
 from trainer.policies.segment import Call
