@@ -144,14 +144,15 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         default=None,
         metadata={
             "help": "Leaves per prompt and process. Derived for grpo_ma (think_num * answer_num) and tree_grpo "
-            "(tree_num * (expand_rounds * expand_num * branches_per_node + 1)); default 8 for grpo, 16 for tree_adv."
+            "(tree_num * (expand_rounds * expand_num * branches_per_node + 1)); default 8, and 16 for tree_adv and "
+            "parent_difference."
         },
     )
     max_completion_length: int | None = field(
         default=None,
         metadata={
             "help": "Maximum tokens per completion, observations included. Derived for grpo_ma (max_thought_length + "
-            "max_answer_length); default 512, and 4096 for tree_grpo."
+            "max_answer_length); default 512, and 4096 for agents."
         },
     )
     per_device_train_batch_size: int | None = field(
@@ -159,13 +160,13 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         metadata={"help": "Rows (leaves) per micro-batch, a multiple of num_generations. Default: one tree."},
     )
     learning_rate: float | None = field(
-        default=None, metadata={"help": "Default: the method's preset (1e-5; tree_grpo 1e-6)."}
+        default=None, metadata={"help": "Default: the method's preset (1e-5; agents 1e-6)."}
     )
     loss_type: str | None = field(
         default=None, metadata={"help": "TRL's loss type. Default: the method's preset (grpo)."}
     )
     beta: float | None = field(
-        default=None, metadata={"help": "KL coefficient. Default: the method's preset (0; tree_grpo 0.001)."}
+        default=None, metadata={"help": "KL coefficient. Default: the method's preset (0; agents 0.001)."}
     )
     scale_rewards: str | None = field(
         default=None,

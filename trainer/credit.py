@@ -108,7 +108,7 @@ def loss_inputs(
     if method.node_values is not None:
         known = np.where(np.isnan(rewards), np.nan, credit.leaf)  # a leaf without a reward counts in no mean
         advantages = by_token(
-            token_values(rollout, known, lambda tree, leaf_values: method.node_values(tree, leaf_values, args))
+            token_values(rollout, known, rewards, lambda *of_tree: method.node_values(*of_tree, args))
         )
     if args.shared_token_weight == "once":
         mask = inputs.get("tool_mask", output["tool_mask"])
@@ -139,13 +139,15 @@ def leaf_values(rollout: Rollout, row_values: Sequence[float]) -> list[dict[int,
     return found
 
 
-def token_values(rollout: Rollout, leaf_advantages: Sequence[float], node_values: Callable) -> list[list[float]]:
+def token_values(
+    rollout: Rollout, leaf_advantages: Sequence[float], leaf_rewards: Sequence[float], node_values: Callable
+) -> list[list[float]]:
     """One list per row with one value per completion token: the value of the node that owns the token.
 
     Args:
-        leaf_advantages: (B,) advantage of each row.
-        node_values: (tree, {leaf node: advantage}) -> one value per node of the tree.
+        leaf_advantages, leaf_rewards: (B,) advantage and reward of each row, NaN where it abstains.
+        node_values: (tree, {leaf node: advantage}, {leaf node: reward}) -> one value per node of the tree.
     """
-    leaves = leaf_values(rollout, leaf_advantages)
-    values = [node_values(tree, found) for tree, found in zip(rollout.trees, leaves, strict=True)]
+    leaves = zip(leaf_values(rollout, leaf_advantages), leaf_values(rollout, leaf_rewards), strict=True)
+    values = [node_values(tree, *found) for tree, found in zip(rollout.trees, leaves, strict=True)]
     return [rollout.spread(row, values[tree]) for row, tree in enumerate(rollout.row_tree)]

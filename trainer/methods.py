@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from config.agents import parse_environment_args
+from trainer.advantages.gigpo import gigpo
 from trainer.advantages.intra_inter import intra_inter
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.parent_difference import parent_difference
@@ -19,7 +20,7 @@ from trainer.advantages.reinforce_plus_plus import reinforce_plus_plus
 from trainer.advantages.rloo import rloo
 from trainer.advantages.thought_answer import opposed_thoughts, thought_answer, zero_spread_share
 from trainer.policies.agent.build import agent_policy, shape_of
-from trainer.policies.agent.step import AgentStepPolicy
+from trainer.policies.agent.step import AgentStepPolicy, TreeShape
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.entropy.policy import EntropyPolicy
 from trainer.policies.entropy.rules import ForkRule, OpenText
@@ -85,8 +86,9 @@ class Method:
     Attributes:
         policy: batch -> the policy that decides where its rollouts branch.
         credit: (rows, args) -> Credit; every process computes it over the rows of all processes.
-        node_values: (tree, {leaf node: advantage, NaN where it abstains}, args) -> one advantage per node, for methods
-            whose inner nodes have their own advantages; None: all tokens of a row have the row's.
+        node_values: (tree, {leaf node: advantage}, {leaf node: reward}, args) -> one advantage per node, for methods
+            whose inner nodes have their own advantages; the dicts hold NaN for a leaf that abstains. None: all tokens
+            of a row have the row's.
         two_terms: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
         warm_up_leaves: (args, optimiser step) -> leaves per prompt during the warm-up, None after it.
         acts: whether completions act in environments (tasks with `make_environment`), in training and evaluation.
@@ -191,6 +193,14 @@ def segment_trees(batch: Batch) -> EntropyPolicy:
 
 
 def agent_trees(batch: Batch) -> AgentStepPolicy:
+    return _agents(batch, shape_of(batch.args))
+
+
+def agent_chains(batch: Batch) -> AgentStepPolicy:
+    return _agents(batch, TreeShape(batch.args.num_generations))
+
+
+def _agents(batch: Batch, shape: TreeShape) -> AgentStepPolicy:
     args = batch.args
     return agent_policy(
         args,
@@ -199,7 +209,7 @@ def agent_trees(batch: Batch) -> AgentStepPolicy:
         batch.tokenizer,
         batch.module,
         parse_environment_args(args.environment_args),
-        shape=shape_of(args),
+        shape=shape,
         length=args.max_completion_length,
     )
 
@@ -221,14 +231,23 @@ METHODS = {
         policy=thoughts_and_answers, credit=credit_grpo_ma, two_terms=separate_terms, warm_up_leaves=one_answer
     ),
     "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
+    "gigpo": Method(
+        policy=agent_chains,
+        credit=credit_grpo,
+        node_values=lambda tree, advantages, rewards, args: gigpo(
+            tree, advantages, rewards, args.step_weight, args.gamma, args.scale_rewards
+        ),
+        acts=True,
+        ends_with_eos=False,
+    ),
     "tree_adv": Method(
         policy=forking_chains,
         credit=credit_grpo,
-        node_values=lambda tree, leaf_values, args: redistribute(tree, leaf_values, args.aggregation),
+        node_values=lambda tree, advantages, rewards, args: redistribute(tree, advantages, args.aggregation),
     ),
     "parent_difference": Method(
         policy=segment_trees,
         credit=credit_grpo,
-        node_values=lambda tree, leaf_values, args: parent_difference(tree, leaf_values),
+        node_values=lambda tree, advantages, rewards, args: parent_difference(tree, advantages),
     ),
 }

@@ -20,6 +20,7 @@ def changed(name: str):
     if "choices" in field.metadata:
         return next(choice for choice in field.metadata["choices"] if choice != field.default)
     special = {"environment_args": "{}", "fork_entropy": 1.0, "branch_temperature": 0.7, "fork_share": 0.3}
+    special["gamma"] = 0.5
     if name in special:
         return special[name]
     return not field.default if isinstance(field.default, bool) else (field.default or 0) + 1

@@ -48,6 +48,8 @@ def lengths(method: str) -> dict:
         data = {"dataset_name": "metadata/demo/search_train.yaml"}
         data["environment_args"] = '{"retriever": "metadata/demo/search/corpus.jsonl"}'
         return turns | data | {"per_device_train_batch_size": 6}
+    if method == "gigpo":
+        return lengths("tree_grpo") | {"per_device_train_batch_size": 8}
     return {"max_thought_length": 16, "max_answer_length": 8}
 
 

@@ -118,7 +118,7 @@ def test_parent_differences_worked_out_by_hand(tiny_text, tmp_path, monkeypatch,
 def test_advantages_of_a_row_that_cancel_still_teach(tiny_text, tmp_path, monkeypatch, level):
     """TRL's sequence level would average +1, +1, +1, -1, -1, -1 to a gradient of exactly 0."""
     values = [1.0 if i in BELOW else -1.0 for i in range(len(NODES))]
-    cancelling = dataclasses.replace(METHODS["tree_adv"], node_values=lambda tree, leaf_values, args: values)
+    cancelling = dataclasses.replace(METHODS["tree_adv"], node_values=lambda tree, advantages, rewards, args: values)
     monkeypatch.setitem(METHODS, "tree_adv", cancelling)
     trainer = trainer_of(tiny_text, tmp_path, monkeypatch, importance_sampling_level=level, loss_type="grpo")
     compare(trainer, values, weights_of("per_leaf"), "grpo", level)
