@@ -114,7 +114,7 @@ REFUSED = {
         "steps_per_generation=6 must be a multiple of gradient_accumulation_steps=4",
     ),
     "a batch of generations": ({"generation_batch_size": 64}, "generation_batch_size is derived"),
-    "an unknown method": ({"method": "ppo"}, "method='ppo' is unknown: choose one of grpo, grpo_ma"),
+    "an unknown method": ({"method": "ppo"}, "method='ppo' is unknown: choose one of .*, grpo_ma, "),
     "an unknown objective": ({"objective": "sum"}, "objective='sum' is unknown: choose one of auto, split, joint"),
     "an unclosed tag": ({"thought_end": "</think"}, "thought_end='</think' lacks its >: give a text such as </think>"),
     "an opening tag": ({"thought_end": "<think>"}, "thought_end='<think>' cannot be told from <think>"),
