@@ -37,6 +37,11 @@ def check_training(args) -> None:
             f"warmup_ratio={args.warmup_ratio} is not taken: set warmup_steps, a number of steps or, below 1, a share "
             "of them, for the learning rate; answer_warmup_steps is for steps with one answer per thought (grpo_ma)"
         )
+    if args.warmup_steps and getattr(args.lr_scheduler_type, "value", args.lr_scheduler_type) == "constant":
+        raise UserError(
+            f"warmup_steps={args.warmup_steps} would have no effect: lr_scheduler_type constant has no warm-up; set it "
+            "to constant_with_warmup, or warmup_steps to 0"
+        )
     if args.max_slots is not None and args.prefix_sharing == "off":
         raise UserError(
             f"max_slots={args.max_slots} limits packed forward passes, and prefix_sharing is off: leave max_slots out, "

@@ -63,6 +63,7 @@ def test_every_way_out_of_a_sentence_is_taken_as_a_flag(flags, make):
         ({"sapo_temperature_pos": 2.0}, "loss_type grpo does not read it, but sapo does; leave it out"),
         ({"delta": 3.0, "loss_type": "cispo"}, "loss_type cispo does not read it, but grpo, bnpo, dr_grpo, dapo do"),
         ({"warmup_ratio": 0.1}, "^warmup_ratio=0.1 .*set warmup_steps.*answer_warmup_steps is for"),
+        ({"warmup_steps": 3, "lr_scheduler_type": "constant"}, "has no warm-up; set it to constant_with_warmup"),
         ({"max_slots": 9999, "prefix_sharing": "off"}, "prefix_sharing is off: leave max_slots out"),
         ({"method": "grpo", "shared_token_weight": "once"}, "the chains of grpo do not: leave it out"),
     ],
