@@ -25,6 +25,7 @@ from memory.sizes import CONFIGS, count, read_config
 from memory.terms import Trees, Tuning
 
 from config.grpo_config import GRPOConfig
+from config.methods import SETTINGS
 from config.model_config import GRPOModelConfig
 from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
@@ -104,7 +105,7 @@ def trees_of(args, recipe, sizes) -> Trees:
     seen = sizes.pixels_per_token and args.pictures
     visual = (model_args.max_pixels or DEFAULT_PIXELS) // sizes.pixels_per_token * args.pictures if seen else 0
     prompt = visual + args.text_tokens
-    if settings.method == "grpo_ma":
+    if "think_num" in SETTINGS[settings.method].shown:
         lengths = settings.max_thought_length, settings.max_answer_length
         return Trees(prompt, visual, settings.think_num, settings.answer_num, *lengths)
     return Trees(prompt, visual, settings.num_generations, 1, settings.max_completion_length, 0)
