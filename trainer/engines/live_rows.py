@@ -174,8 +174,7 @@ class LiveRows:
     def _ended(self, row: Row) -> str | None:
         """How the row's node ended, None if it did not; a stop string takes precedence over EOS and the limit."""
         newest = row.token_ids[-1]
-        matchers = [matcher for matcher in row.matchers if newest in matcher.candidates]
-        if matchers:
+        if row.matchers and (matchers := [each for each in row.matchers if newest in each.candidates]):
             whole, goes_on = [*row.above, *row.token_ids], row.segment.goes_on
             stopped = any(matcher.matches(whole) for matcher in matchers)
             if stopped and not (goes_on is not None and goes_on(whole)):
