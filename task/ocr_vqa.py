@@ -13,8 +13,8 @@ weight of the answer that the prediction matches exactly.
 
 Normalisation: leading, trailing and repeated white space is ignored, and so is case unless the record has
 "case_sensitive": true. Exact match: equal after this, with quotes, brackets and sentence punctuation stripped at the
-ends of words, unless nothing would be left (signs stay: -5 is not 5). Relaxed match (Masry et al., 2022): exact, or both
-are numbers (a % sign or thousands commas allowed) and at most 5 % apart. Articles and number words are kept.
+ends of words, unless nothing would be left (signs stay: -5 is not 5). Relaxed match (Masry et al., 2022): exact, or
+both are numbers (a % sign or thousands commas allowed) and at most 5 % apart. Articles and number words are kept.
 """
 
 import math
