@@ -19,4 +19,7 @@ class GRPOScriptArguments:
     image_root: str | None = field(
         default=None, metadata={"help": "Folder for relative media paths, instead of the manifest's data_root."}
     )
+    task_dir: str | None = field(
+        default=None, metadata={"help": "Folder of your own task files, added to the shipped ones (or GRPO_MA_TASKS)."}
+    )
     print_prompt: bool = field(default=True, metadata={"help": "Show one rendered prompt at start-up."})

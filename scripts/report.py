@@ -23,6 +23,7 @@ from report.page import page_content, render_page
 from report.sources import find_sources
 
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 from task.task_loader import load_tasks
 
 
@@ -30,6 +31,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="FOLDER", help="runs and evaluations")
     parser.add_argument("--output", type=Path, help="the file to write (default: report.html in the first folder)")
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     try:
         sources = find_sources(args.folders)

@@ -6,10 +6,12 @@ Prints one line per check; "skip" if a task needs a package that is not installe
 with a SELF_TEST (see task/TEMPLATE.py) is checked more thoroughly.
 """
 
+import argparse
 import json
 import math
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
@@ -19,6 +21,7 @@ use_checkout()
 
 from dataset.prompts import build_messages
 from task import get_task, load_tasks, print_summary
+from task.own_tasks import add_task_dir
 from task.rewards.router import reward_arguments, task_rewards
 from task.rewards.self_test import run_self_test
 from task.runners.optional import MissingPackage
@@ -45,7 +48,10 @@ class CheckFailed(Exception):
     pass
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_task_dir(parser)
+    parser.parse_args(argv)
     started, failures, skipped = time.monotonic(), 0, 0
     try:
         tasks = load_tasks()
@@ -187,4 +193,4 @@ def _record(name: str, answer) -> dict:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))

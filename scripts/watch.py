@@ -20,6 +20,7 @@ sys.path.insert(0, str(ROOT / "scripts"))
 from report.live import LivePage, make_server
 
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 from task.task_loader import load_tasks
 
 
@@ -27,6 +28,7 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folders", nargs="+", type=Path, metavar="RUN", help="output_dir of a training run")
     parser.add_argument("--port", type=int, default=8765, help="port on 127.0.0.1, 0 for a free one (default 8765)")
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     try:
         if not 0 <= args.port <= 65535:

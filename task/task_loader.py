@@ -9,16 +9,19 @@ import functools
 import importlib
 import importlib.util
 import inspect
+import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
 
-from task.errors import UserError
+from task.errors import UserError, place_of
+from task.own_tasks import VARIABLE, own_folders
 from task.parsing.answers import thought_tags
 from task.rewards.directions import DIRECTIONS, direction
 
-NOT_TASKS = {"__init__", "TEMPLATE", "task_loader", "processing_utils", "answer_parsing"}
+NOT_TASKS = {"TEMPLATE", "own_tasks", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
 REQUIRED_KEYS = ("task_type", "grpo_template")
@@ -70,33 +73,46 @@ class Task:
     self_test: dict | None = None
     thought_end: str = "</think>"
 
+    @property
+    def is_own(self) -> bool:
+        """Whether the file is the user's, outside the package."""
+        return self.path.resolve().parent != Path(__file__).resolve().parent
+
 
 def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") -> dict[str, Task]:
-    """Every task of a folder (default: this one), keyed by task_type, in the order of their file names.
+    """Every task of a folder, keyed by task_type, in the order of their file names.
+
+    Files whose names start with an underscore are helpers of the others.
 
     Args:
+        folder: default: this one and then the user's own (`own_folders`).
         thought_end: the tag that closes a thought in this run; every task is bound to it.
 
     Raises UserError for a `thought_end` that is not a closing tag, and for a file that cannot be imported or breaks the
     contract, with its name.
     """
     thought_tags(thought_end)
-    where = Path(folder) if folder is not None else Path(__file__).parent
-    if not where.is_dir():
-        raise UserError(f"{where} is not a folder: give the folder that holds the task files.")
+    package = Path(__file__).parent
+    folders = [package, *own_folders()] if folder is None else [Path(folder)]
     tasks: dict[str, Task] = {}
-    for path in sorted(where.glob("*.py")):
-        if path.stem in NOT_TASKS or path.name.startswith("."):
-            continue
-        task = replace(_checked(path, _import(path, of_package=folder is None)), thought_end=thought_end)
+    for path in [path for where in folders for path in _task_files(where)]:
+        of_package = folder is None and path.parent == package
+        task = replace(_checked(path, _import(path, of_package)), thought_end=thought_end)
         if task.name in tasks:
             raise UserError(
                 f"{path}: task_type {task.name!r} is already taken by {tasks[task.name].path}: give each file its own."
             )
         tasks[task.name] = task
-    if not tasks:
-        raise UserError(f"{where} holds no task file: copy TEMPLATE.py there under a new name.")
     return tasks
+
+
+def _task_files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: give the folder that holds the task files.")
+    files = [p for p in sorted(folder.glob("*.py")) if p.stem not in NOT_TASKS and not p.name.startswith(("_", "."))]
+    if not files:
+        raise UserError(f"{folder} holds no task file: copy TEMPLATE.py there under a new name.")
+    return files
 
 
 def register(*args, **kwargs) -> Callable:
@@ -109,13 +125,13 @@ def get_task(question_type: str, tasks: dict[str, Task] | None = None) -> Task:
 
     Raises UserError listing the known types, with the nearest one.
     """
-    tasks = _own_tasks() if tasks is None else tasks
+    tasks = _known_tasks(os.environ.get(VARIABLE)) if tasks is None else tasks
     if isinstance(question_type, str) and question_type in tasks:
         return tasks[question_type]
     near = difflib.get_close_matches(str(question_type), tasks, n=1)
     raise UserError(
         f"no task has question_type {question_type!r}{_did_you_mean(near)}; known: {', '.join(sorted(tasks))}. "
-        "A question_type equals TASK_CONFIG['task_type'] of a file in task/."
+        "A question_type equals TASK_CONFIG['task_type'] of a file in task/ or in --task_dir."
     )
 
 
@@ -131,7 +147,7 @@ def print_summary(tasks: dict[str, Task] | None = None) -> None:
 
 
 @functools.cache
-def _own_tasks() -> dict[str, Task]:
+def _known_tasks(own_folders: str | None) -> dict[str, Task]:
     return load_tasks()
 
 
@@ -140,12 +156,13 @@ def _import(path: Path, of_package: bool) -> ModuleType:
         if of_package:
             return importlib.import_module(f"{__package__}.{path.stem}")
         spec = importlib.util.spec_from_file_location(f"task_file_{path.stem}", path)
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look themselves up there
         spec.loader.exec_module(module)
         return module
     except Exception as error:
         raise UserError(
-            f"{path}: the task file cannot be imported ({type(error).__name__}: {error}): repair it or move it away."
+            f"{place_of(error, path)}: the task file cannot be imported ({type(error).__name__}: {error}): repair it "
+            "or move it away."
         ) from error
 
 

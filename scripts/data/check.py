@@ -25,6 +25,7 @@ from tqdm import tqdm
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row
 from dataset.media import MediaError, is_damaged_jpeg
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import load_tasks
 
@@ -175,6 +176,7 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--max_prompt_length", type=int, help=f"maximum prompt tokens, media included (default {DEFAULT_PROMPT_LENGTH})"
     )
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     given = [name for name in MODEL_ONLY if getattr(args, name) is not None]
     if given and args.model_name_or_path is None:

@@ -31,6 +31,7 @@ from dataset.dataset_grpo import make_row
 from dataset.media import load_image
 from dataset.records import parse_record
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 from task.rewards.given_answer import given_answer
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import get_task, load_tasks
@@ -217,6 +218,7 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--where", nargs="+", default=[], metavar="KEY=VALUE", help="convert only source records with these values"
     )
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     args.columns, args.where = _pairs(args.columns, parser, "--columns"), _pairs(args.where, parser, "--where")
     if not set(args.columns) <= set(FIELDS):

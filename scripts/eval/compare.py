@@ -26,6 +26,7 @@ from changed_items import changed_items, changed_text, page
 from prediction_files import is_prediction
 
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 from task.rewards.directions import direction
 from task.task_loader import load_tasks
 from trainer.evaluation.intervals import bootstrap_interval
@@ -199,6 +200,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--changed", type=int, default=10, help="number of most changed items to show (default 10)")
     parser.add_argument("--html", type=Path, metavar="FILE", help="write the tables and changed items, with pictures")
     parser.add_argument("--json", action="store_true", help="print the comparison as JSON")
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     try:
         if args.resamples < 100:

@@ -8,10 +8,11 @@ from pathlib import Path
 from _root import locate
 
 from task.errors import UserError
+from task.own_tasks import add_task_dir
 
 LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
 # Settings that affect where and how fast predictions are made, but not the predictions.
-NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes")
+NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes", "task_dir")
 WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, possibly into the adapter's folder
 LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
 LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
@@ -53,6 +54,7 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
     add("--limit", type=int, help="evaluate only the first N records")
     add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count as load_error and continue")
+    add_task_dir(parser)
     args = parser.parse_args(argv)
     args.dataset = [locate(path) for path in args.dataset]
     for name in ("model_name_or_path", "adapter_path"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from task.errors import UserError
+from task.errors import UserError, place_of
 from task.rewards.frames import frame_size
 from task.rewards.router import reward_arguments
 from task.task_loader import Task
@@ -27,10 +27,15 @@ def check_record(task: Task, record: dict, image_size, processed_size) -> None:
         task.accuracy_reward("", sol, **keywords)
     except Exception as error:
         error = error.__cause__ or error  # the message of process_answer, without the sentence around it
-        reason = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        if task.is_own:
+            raise UserError(
+                f"{place_of(error, task.path)}: the rewards cannot score record {record['id']!r} ({reason}): correct the reward, or the "
+                "record's answer, media or question_type."
+            ) from error
         raise UserError(
-            f"record {record['id']!r}: the rewards of {task.path} cannot score it ({type(error).__name__}: {reason}): "
-            "correct its answer, its media or its question_type."
+            f"record {record['id']!r}: the rewards of {task.path} cannot score it ({reason}): correct its answer, its "
+            "media or its question_type."
         ) from error
 
 

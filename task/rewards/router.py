@@ -17,7 +17,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from numbers import Real
 
-from task.errors import UserError
+from task.errors import UserError, place_of
 from task.rewards.frames import frame_size
 from task.rewards.given_answer import given_answer
 from task.rewards.time_limit import RewardTimeout, time_limit
@@ -68,8 +68,12 @@ def _moved(task: Task, answer, record_id, image_size, target):
     try:
         return task.process_answer(answer, image_size, target)
     except Exception as error:
+        reason = f"{type(error).__name__}: {error}"
+        if task.is_own:
+            where = f"{place_of(error, task.path)}: process_answer fails on the answer of record {record_id!r}"
+            raise UserError(f"{where} ({reason}): correct the task or the record.") from error
         where = f"record {record_id!r}: process_answer of {task.path} fails on its answer"
-        raise UserError(f"{where} ({type(error).__name__}: {error}): correct the record or the task.") from error
+        raise UserError(f"{where} ({reason}): correct the record or the task.") from error
 
 
 class TaskReward:
@@ -179,6 +183,7 @@ class TaskReward:
         extra = {}
         if self.kind == "accuracy" and isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
             result, extra = result
+        result = plain_bool(result)
         allowed = result is None or isinstance(result, Real)
         if self.kind == "format" and allowed and result is not None:
             allowed = result in (0, 1) or not math.isfinite(_float(result))
@@ -190,11 +195,10 @@ class TaskReward:
         return (None if result is None else _float(result)), extra
 
     def _report(self, task: Task, record: dict, error: Exception) -> None:
-        where = f"{task.path}: {self.__name__} failed on record {record.get('id')!r}"
+        where = f"{place_of(error, task.path)}: {self.__name__} failed on record {record.get('id')!r}"
         if self.on_reward_error == "raise":
             raise UserError(
-                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion: "
-                "repair it."
+                f"{where} ({type(error).__name__}: {error}): a reward must not raise on any completion: repair it."
             ) from error
         if self.first_error is None:
             self.first_error = f"{where}: {type(error).__name__}: {error}"
@@ -224,6 +228,7 @@ class CheckedReward:
             )
             return [None] * len(completions)
         good = isinstance(values, list | tuple) and len(values) == len(completions)
+        values = [plain_bool(value) for value in values] if good else values
         if not good or not all(value is None or isinstance(value, Real) for value in values):
             raise RewardError(
                 f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
@@ -265,9 +270,16 @@ def _numbers(extras: list[dict]) -> dict[str, list[float]]:
     found = defaultdict(list)
     for extra in extras:
         for name, value in extra.items():
+            value = plain_bool(value)
             if isinstance(value, Real) and math.isfinite(_float(value)):
                 found[name].append(_float(value))
     return found
+
+
+def plain_bool(value):
+    """A bool of NumPy as Python's, which is a number; any other value unchanged."""
+    is_numpys = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
+    return bool(value) if is_numpys else value
 
 
 def _float(value: Real) -> float:

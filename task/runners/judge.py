@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from task.own_tasks import own_folders
+
 CPU_SECONDS = 1  # of one question
 WALL_SECONDS = 10.0  # of one question; generous, for busy machines
 START_SECONDS = 180.0  # import and warm-up of a verifier
@@ -35,8 +37,9 @@ class Verdict:
 
 
 class Judge:
-    """One verifier, a file of this folder with `judge(*arguments)`; its worker starts at the first question.
+    """One verifier; its worker starts at the first question.
 
+    `name`: of a file with `judge(*arguments)`, in this folder or in that of the user's own tasks (there, `_name`).
     Safe to use from several threads (questions wait for each other) and after a fork (the child starts its own).
     """
 
@@ -62,7 +65,9 @@ class Judge:
     def _start(self) -> None:
         if self._owner == os.getpid():
             self._stop()
-        command = [sys.executable, "-P", str(FOLDER / "judge_process.py"), str(FOLDER / f"{self.name}.py")]
+        files = [folder / f"{self.name}.py" for folder in (FOLDER, *own_folders())]
+        verifier = next((file for file in files if file.is_file()), files[0])
+        command = [sys.executable, "-P", str(FOLDER / "judge_process.py"), str(verifier)]
         limits = [str(CPU_SECONDS), str(WALL_SECONDS)]
         self._worker = subprocess.Popen(
             command + limits, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True

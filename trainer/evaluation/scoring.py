@@ -6,8 +6,8 @@ import math
 from numbers import Real
 from statistics import fmean
 
-from task.errors import UserError
-from task.rewards.router import reward_arguments
+from task.errors import UserError, place_of
+from task.rewards.router import plain_bool, reward_arguments
 from task.task_loader import Task
 from trainer.evaluation.batches import Sample
 
@@ -50,7 +50,7 @@ def _columns(task: Task, sol, keywords: dict, sample: Sample, completion: str) -
         try:
             return getattr(task, name)(completion, *args, **keywords)
         except Exception as error:
-            where = f"{task.path}: {name} fails on record {keywords['id']!r}"
+            where = f"{place_of(error, task.path)}: {name} fails on record {keywords['id']!r}"
             raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task or the record.") from error
 
     parsed = completion if task.parse_answer is None else call("parse_answer")
@@ -67,6 +67,7 @@ def _columns(task: Task, sol, keywords: dict, sample: Sample, completion: str) -
 
 
 def _finite(task: Task, name: str, record_id: str, value) -> float | None:
+    value = plain_bool(value)
     if value is None:
         return None
     if not isinstance(value, Real) or not math.isfinite(value):

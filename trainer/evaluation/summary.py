@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from numbers import Real
 from statistics import fmean
 
-from task.errors import UserError
+from task.errors import UserError, place_of
+from task.rewards.router import plain_bool
 from task.task_loader import Task
 from trainer.evaluation.intervals import mean_interval
 from trainer.evaluation.item_metrics import item_metrics, pass_metrics, samples_of
@@ -80,7 +82,13 @@ def _task_metrics(task: Task, predictions: list[dict]) -> dict[str, float]:
     if task.compute_metrics is None:
         return {}
     try:
-        return dict(task.compute_metrics(predictions))
+        metrics = {name: plain_bool(value) for name, value in task.compute_metrics(predictions).items()}
     except Exception as error:
-        where = f"{task.path}: compute_metrics fails on {len(predictions)} predictions"
+        where = f"{place_of(error, task.path)}: compute_metrics fails on {len(predictions)} predictions"
         raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error
+    wrong = next((name for name, value in metrics.items() if value is not None and not isinstance(value, Real)), None)
+    if wrong is not None:
+        raise UserError(
+            f"{task.path}: compute_metrics gave {metrics[wrong]!r} as {wrong!r}: a metric must be a number or None."
+        )
+    return metrics

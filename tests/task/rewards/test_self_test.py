@@ -61,7 +61,7 @@ def test_a_broken_reward_stops_the_run(tmp_path, accuracy, values):
 
 def test_a_reward_that_raises_is_named(tmp_path):
     """Such as a verifier whose time limit works on the main thread only."""
-    with pytest.raises(ValueError, match=r"count.py: accuracy_reward failed.*main thread"):
+    with pytest.raises(ValueError, match=r"count.py:17: accuracy_reward failed.*main thread"):
         check_rewards([task_of(tmp_path, 'raise ValueError("signal only works in main thread")')])
 
 
