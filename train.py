@@ -16,6 +16,7 @@ use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
 
 from config.agents import parse_environment_args
+from config.console import quiet_libraries
 from config.grpo_config import GRPOConfig
 from config.model_config import GRPOModelConfig
 from config.output import (
@@ -29,11 +30,12 @@ from config.output import (
 )
 from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
-from config.startup import print_model, print_prompt, print_settings
+from config.startup import print_model, print_prompt, print_run, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
 from dataset.manifest import print_sources, read_manifests
 from model.loading import load_policy, trainable_report
 from task.errors import UserError, library_refusals
+from task.own_tasks import use_task_dir
 from task.rewards.record_check import check_record
 from task.rewards.router import task_rewards
 from task.rewards.self_test import check_rewards
@@ -47,9 +49,11 @@ from trainer.run.precision import cast_frozen, dtype_to_load, dtypes_of
 
 
 def main() -> None:
+    quiet_libraries()
     parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
     script, args, model_args = parser.parse()
     try:
+        use_task_dir(script.task_dir)
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
         check_no_later(args.output_dir, checkpoint, args.resume_weights_only)
         if checkpoint and args.resume_weights_only:
@@ -177,6 +181,9 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         settings = parse_environment_args(args.environment_args)
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
+        model_name = model_args.adapter_path or model_args.model_name_or_path
+        weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
+        print_run(model_name, script.dataset_name, args, weights)
         print_settings(args, provenance)
         print_model(
             trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor

@@ -12,6 +12,18 @@ SHARED = (
 )  # fmt: skip
 
 
+def print_run(model: str, data: list[str], args, rewards: dict[str, float]) -> None:
+    """Model, training data, output folder, length and reward weights: what a run is, one line each.
+
+    `rewards`: name of each reward function -> its weight.
+    """
+    steps = f"{args.max_steps:,}" if args.max_steps > 0 else f"as many as {args.num_train_epochs:g} epochs have"
+    weights = ", ".join(f"{name} x {weight:g}" for name, weight in rewards.items())
+    facts = {"model": model, "data": ", ".join(data), "output_dir": args.output_dir, "steps": steps, "rewards": weights}
+    for name, value in facts.items():
+        print(f"  {name:<28} {value}")
+
+
 def print_settings(args, provenance: dict[str, str]) -> None:
     """One line per setting, marked flag, recipe, preset, derived or default."""
     for name in (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:]):

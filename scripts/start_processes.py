@@ -17,10 +17,21 @@ def main() -> int:
     except ChildFailedError as error:
         rank, failure = error.get_first_failure()
         status = failure.exitcode
-        how = f"exited with status {status}" if status > 0 else f"was killed by {failure.signal_name()}"
-        print(f"process {rank} {how}: see its output above", file=sys.stderr)
+        print(f"process {rank} {how_it_ended(status, failure.signal_name())}", file=sys.stderr)
         return status if status > 0 else 128 - status
     return 0
+
+
+def how_it_ended(status: int, signal: str) -> str:
+    """How a process ended, in words; `status` is the negative number of a signal, or the exit status."""
+    if status > 0:
+        return f"exited with status {status}: see its output above"
+    if signal == "SIGKILL":
+        return (
+            "was killed by SIGKILL, which leaves no message: most often the machine's memory ran out (dmesg or the "
+            "cluster's log shows it)"
+        )
+    return f"was killed by {signal}"
 
 
 if __name__ == "__main__":

@@ -25,6 +25,15 @@ def check_arguments(train_dataset, keywords: dict) -> None:
             raise UserError(f"{name} cannot be passed to GRPOMATrainer: {reason}; leave it out")
 
 
+def check_evaluation(args, eval_dataset) -> None:
+    """Raises UserError for evaluations during training without anything to evaluate."""
+    if eval_dataset is None and args.eval_strategy != "no":
+        raise UserError(
+            f"eval_strategy={args.eval_strategy.value} has nothing to evaluate: give --eval_dataset_name MANIFEST.yaml "
+            "(from Python eval_dataset), or set eval_strategy to no"
+        )
+
+
 def check_thought_end(tasks: dict, thought_end: str, module=None) -> None:
     """Raises UserError for tasks that score other thought tags than the policy samples.
 

@@ -21,7 +21,7 @@ from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import TaskReward, checked_rewards
-from trainer.arguments import check_arguments, check_thought_end, prepare_weights
+from trainer.arguments import check_arguments, check_evaluation, check_thought_end, prepare_weights
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
 from trainer.evaluation.in_training import evaluate_rows
@@ -100,6 +100,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         **kwargs,
     ):
         check_arguments(train_dataset, kwargs)
+        check_evaluation(args, eval_dataset)
         args.greater_is_better = greater_is_better(args.metric_for_best_model, args.greater_is_better, tasks or {})
         self.method = METHODS[args.method]
         self.module = module or module_for(model.config)

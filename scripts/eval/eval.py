@@ -81,11 +81,13 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
 
     In all processes but the first, {} replaces metrics.json. Raises UserError if no checkpoint could be evaluated.
     """
+    from config.console import quiet_libraries
     from dataset.dataset_grpo import build_dataset
     from dataset.manifest import print_sources, read_manifests
     from model.loading import AdapterError
     from task.task_loader import load_tasks
 
+    quiet_libraries()
     tasks = load_tasks(thought_end=args.thought_end)
     checkpoints = selected_checkpoints(args)
     if processes.first:
@@ -173,7 +175,7 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     settings = parse_environment_args(args.environment_args)
     agents = policies_of_evaluation(args, settings, tasks, engine.tokenizer, module, args.max_new_tokens)
     finished = sum(name in done for name in ids_of(rows))
-    bar = EvaluationBar(len(rows), finished, shown=processes.first)
+    bar = EvaluationBar(len(rows), finished, shown=processes.first and sys.stderr.isatty())
     with torch.no_grad(), merged_lora(engine.model), bar, files.append_to(processes.index) as out:
         batches = predict_batches(
             engine,

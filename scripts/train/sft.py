@@ -31,6 +31,7 @@ import torch.nn.functional as F
 from peft import LoraConfig, get_peft_model
 from transformers import Trainer, TrainingArguments, set_seed
 
+from config.console import quiet_libraries
 from config.output import (
     already_through,
     begin_in,
@@ -46,6 +47,7 @@ from dataset.dataset_grpo import build_dataset, load_media, read_row
 from dataset.manifest import print_sources, read_manifests
 from model.loading import load_policy
 from task.errors import UserError, library_refusals
+from task.own_tasks import use_task_dir
 from task.parsing.answers import thought_tags
 from task.rewards.router import reward_arguments
 from task.task_loader import Task, load_tasks
@@ -63,6 +65,7 @@ class SFTArguments:
 
     model_name_or_path: str = field(metadata={"help": "model to start from"})
     dataset: list[str] = field(metadata={"help": "one or more YAML manifests"})
+    task_dir: str | None = field(default=None, metadata={"help": "folder of your own task files (or GRPO_MA_TASKS)"})
     image_root: str | None = field(default=None, metadata={"help": "folder that relative media paths start from"})
     thought_end: str = field(default="</think>", metadata={"help": "closing tag of a thought"})
     empty_thought: bool = field(default=False, metadata={"help": "give records without a thought an empty one"})
@@ -242,8 +245,10 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmSta
 
 
 def main(argv: list[str] | None = None) -> int:
+    quiet_libraries()
     args, training = RecipeParser((SFTArguments, SFTTrainingArguments)).parse(argv)
     try:
+        use_task_dir(args.task_dir)
         make_output(training.output_dir)
         check_reporters(training.report_to)
         args.dataset = [locate(path) for path in args.dataset]

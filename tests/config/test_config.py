@@ -8,7 +8,7 @@ from config.methods import SETTINGS
 from config.model_config import GRPOModelConfig
 from config.parser import RecipeParser
 from config.script_arguments import GRPOScriptArguments
-from config.startup import print_settings
+from config.startup import print_run, print_settings
 from trainer.methods import METHODS
 
 
@@ -282,6 +282,17 @@ class TestParser:
         assert status == 2
         assert sentence in message
         assert len(message.strip().splitlines()) == 1
+
+
+def test_the_start_up_table_names_model_data_folder_steps_and_reward_weights(parse, capsys):
+    (_, args, _), _ = parse("max_steps: 1200\n")
+    capsys.readouterr()
+    print_run("some/model", ["a.yaml", "b.yaml"], args, {"format_reward": 1.0, "accuracy_reward": 0.5})
+    table = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
+    assert table == {
+        "model": "some/model", "data": "a.yaml, b.yaml", "output_dir": args.output_dir, "steps": "1,200",
+        "rewards": "format_reward x 1, accuracy_reward x 0.5",
+    }  # fmt: skip
 
 
 def test_the_start_up_table_marks_where_each_value_comes_from(parse, capsys):

@@ -29,6 +29,11 @@ def test_an_evaluation_without_its_data_is_refused(tiny_text, tmp_path):
         trainer.train()
 
 
+def test_evaluations_during_training_need_records(tiny_text, tmp_path):
+    with pytest.raises(UserError, match="eval_strategy=steps has nothing to evaluate: give --eval_dataset_name"):
+        text_trainer(tiny_text, tmp_path, eval_strategy="steps", eval_steps=1)
+
+
 def test_tasks_of_other_thought_tags_are_refused():
     tasks = {"words": make_task(), "plans": make_task("plans", thought_end="</plan>")}
     with pytest.raises(UserError, match=r"loaded for thought_end </plan>, .* load_tasks\(thought_end='</think>'\)"):

@@ -47,7 +47,7 @@ def parse_log_trees(value: str | None) -> int | None:
         return None
     word, _, number = value.partition(":")
     if word != "every" or not number.isascii() or not number.isdigit() or int(number) < 1:
-        raise UserError(f"log_trees={value!r}: give every:N with N optimiser steps of at least 1, or leave it out")
+        raise UserError(f"log_trees={value!r}: give every:N with N optimiser steps of at least 1, or none")
     return int(number)
 
 
