@@ -30,8 +30,8 @@ def check_record(task: Task, record: dict, image_size, processed_size) -> None:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         if task.is_own:
             raise UserError(
-                f"{place_of(error, task.path)}: the rewards cannot score record {record['id']!r} ({reason}): correct the reward, or the "
-                "record's answer, media or question_type."
+                f"{place_of(error, task.path)}: the rewards cannot score record {record['id']!r} ({reason}): correct "
+                "the reward, or the record's answer, media or question_type."
             ) from error
         raise UserError(
             f"record {record['id']!r}: the rewards of {task.path} cannot score it ({reason}): correct its answer, its "
