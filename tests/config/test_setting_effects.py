@@ -22,9 +22,13 @@ from config.grpo_config import GRPOConfig
 from config.methods import SETTINGS
 from config.unsupported import ACCELERATOR, IDLE, SUPPORTED
 from task.errors import UserError
+from trainer.methods import METHODS
 from trainer.policies.agent.forms import Action, TagForm, Turn
 
 CHAINS = {"num_generations": 4, "max_completion_length": 8}
+AGENTS = {
+    "max_turns": 2, "max_turn_length": 6, "max_observation_length": 60, "max_completion_length": 160, "beta": 0.0,
+}  # fmt: skip
 BASE = {
     "grpo": CHAINS,
     "rloo": CHAINS,
@@ -36,9 +40,8 @@ BASE = {
     "tree_adv": {
         "num_generations": 6, "num_trees": 2, "min_gap": 2, "max_completion_length": 12, "fork_entropy": 1.0,
     },
-    "tree_grpo": {
-        "max_turns": 2, "max_turn_length": 6, "max_observation_length": 60, "max_completion_length": 160, "beta": 0.0,
-    },
+    "tree_grpo": AGENTS,
+    "gigpo": AGENTS | {"num_generations": 4},
 }  # fmt: skip
 TWICE = {"max_steps": 2}
 ADAM = {"optim": "adamw_torch", "max_steps": 2}
@@ -111,8 +114,8 @@ INSTEAD = {
     ("rloo", "scale_rewards"): "group",
 }
 REFUSED_BY = {
-    "mask_truncated_completions": {"tree_grpo"},
-    "shared_token_weight": {"grpo", "grpo_ma", "rloo", "reinforce_plus_plus"},
+    "mask_truncated_completions": {"tree_grpo", "gigpo"},
+    "shared_token_weight": {"grpo", "grpo_ma", "rloo", "reinforce_plus_plus", "gigpo"},
     "num_generations": {"grpo_ma", "tree_grpo"},
     "max_completion_length": {"grpo_ma"},
 }
@@ -137,6 +140,8 @@ OWN = {
     "first_segments": (3, {}),
     "segment_branches": (3, {}),
     "segment_length": (2, {}),
+    "step_weight": (0.0, {}),
+    "gamma": (0.5, {}),
     "reward_baseline": ("prompt", {"per_device_train_batch_size": 8}),
     "tree_num": (3, {}),
     "expand_num": (1, {}),
@@ -283,7 +288,7 @@ def outcome(seen, tiny_text, tmp_path, monkeypatch, capfd):
         torch.manual_seed(0)
         folder = tmp_path / str(next(runs))
         trainer = text_trainer(tiny_text, folder, rows=text_rows(8), method=method, **(BASE[method] | changes))
-        if method == "tree_grpo":
+        if METHODS[method].acts:
             trainer.tasks = {"test": task_of(Noted, "test")}
         capfd.readouterr()
         trainer.train()
@@ -326,9 +331,9 @@ def test_the_test_that_shows_a_field_names_it(name):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
-def test_a_field_of_a_method_acts(outcome, name):
-    (value, base), method = OWN[name], OWNERS[name]
+@pytest.mark.parametrize(("method", "name"), [(method, name) for name in OWN for method in OWNERS[name]])
+def test_a_field_of_a_method_acts(outcome, method, name):
+    value, base = OWN[name]
     assert outcome(method, **base) != outcome(method, **base, **{name: value})
 
 
