@@ -8,6 +8,7 @@ prefilled again. For all sides the processor encodes the picture beforehand, and
 All rollouts reach their token limits, so every side samples the same number of tokens.
 """
 
+import dataclasses
 import os
 import sys
 import tempfile
@@ -47,7 +48,8 @@ class Ours:
 
     def tree(self, think_num: int, answer_num: int, sizes: dict):
         policy = FixedLengths(think_num, answer_num, sizes["thought"], sizes["answer"])
-        return self.engine.grow([self.prompt], policy, ["bench"])[0]
+        prompt = dataclasses.replace(self.prompt, features=None)  # each rollout runs the tower anew
+        return self.engine.grow([prompt], policy, ["bench"])[0]
 
 
 class Stock:
