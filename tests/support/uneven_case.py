@@ -162,13 +162,14 @@ def rows(kinds: tuple[str, str], folder: Path, count: int):
     return rows_from_records(records, load_tasks(), on_bad_media="skip")
 
 
-def train(scenario: Scenario, layout: str, folder: Path) -> dict:
+def train(name: str, layout: str, folder: Path) -> dict:
     """Three steps; what the log and the weights of both processes say."""
+    scenario = SCENARIOS[name]
     deepspeed = str(ROOT / f"scripts/{layout}.json") if layout.startswith("zero") else None
     settings = {"sync_prompt_across_ranks": False, "num_iterations": 1, "gradient_checkpointing": False}
     args = GRPOConfig(
         **{
-            "output_dir": str(folder),
+            "output_dir": str(folder / name),
             "think_num": 2,
             "answer_num": 2,
             "max_thought_length": 150,
@@ -227,7 +228,7 @@ def main(layout: str, folder: Path, names: list[str]) -> None:
     for name in names:
         begin = time.time()
         print(f"[{RANK}] {name}", flush=True)
-        result = train(SCENARIOS[name], layout, folder) | {"seconds": time.time() - begin}
+        result = train(name, layout, folder) | {"seconds": time.time() - begin}
         if RANK == 0:
             (folder / f"{name}.json").write_text(json.dumps(result))
             print(f"[{RANK}] {name}: {result}", flush=True)
