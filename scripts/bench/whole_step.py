@@ -30,7 +30,6 @@ from stock import ONE_STEP, stock_trainer, sum_reward
 from config.grpo_config import GRPOConfig
 from model.qwen_module import Qwen2_5VLModule
 from trainer.grpo_ma_trainer import GRPOMATrainer
-from trainer.methods import METHODS
 
 PROMPTS = 4
 
@@ -39,7 +38,6 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
     """Our trainer on the same rows; its policy forks by length (see `FixedLengths`)."""
     lengths = {"think_num": sizes["think_num"], "answer_num": sizes["answer_num"]}
     policy = FixedLengths(**lengths, thought=sizes["thought"], answer=sizes["answer"])
-    METHODS["grpo_ma"] = dataclasses.replace(METHODS["grpo_ma"], policy=lambda batch: policy)
     args = GRPOConfig(
         output_dir=str(folder),
         method="grpo_ma",
@@ -54,7 +52,9 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
     module = Qwen2_5VLModule(model.config)
     module.processor = processor
     given = {"processing_class": processor, "module": module, "peft_config": adapter_of(preset, model)}
-    return GRPOMATrainer(model, sum_reward, args, _dataset(rows), **given)
+    trainer = GRPOMATrainer(model, sum_reward, args, _dataset(rows), **given)
+    trainer.method = dataclasses.replace(trainer.method, policy=lambda batch: policy)
+    return trainer
 
 
 def _dataset(rows: list[dict]) -> Dataset:

@@ -43,4 +43,4 @@ def test_what_is_wrong_is_named(evaluate, changes, sentence):
 def test_a_wrong_thought_tag_is_no_records_fault(evaluate):
     status, message = evaluate("--thought_end", "think")
     assert (status, "data.jsonl" in message) == (2, False)
-    assert "thought_end is 'think': give a closing tag" in message
+    assert "thought_end='think' cannot be told from <think>, <answer> and </answer>: give a text such as" in message

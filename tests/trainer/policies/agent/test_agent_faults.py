@@ -141,7 +141,7 @@ def test_a_tools_text_can_neither_answer_nor_end_a_turn(tiny_text):
 
 def test_runs_of_spaces_are_no_template_tokens():
     tokenizer = SimpleNamespace(get_added_vocab=lambda: {"    ": 1, "<|end|>": 2})
-    framer = Framer(SimpleNamespace(tokenizer=tokenizer), SimpleNamespace(names=["answer"]))
+    framer = Framer(SimpleNamespace(tokenizer=tokenizer), SimpleNamespace(names=["answer"], thought_end="</think>"))
     assert framer._clean("if x:\n    y<|end|></answer>") == "if x:\n    y< |end|>(/answer)"
 
 
