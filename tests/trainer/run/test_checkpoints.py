@@ -136,7 +136,7 @@ def test_a_best_model_by_an_unknown_metric_is_a_sentence(tiny_text, tmp_path):
     trainer = text_trainer(tiny_text, tmp_path, eval_dataset=text_rows(2), **changes,
                            metric_for_best_model="a/b", greater_is_better=True)  # fmt: skip
     trainer.evaluate = lambda **_: {"eval_a/accuracy": 0.5, "epoch": 1}
-    with pytest.raises(ValueError, match="=a/b is no metric of the evaluation, which gave a/accuracy"):
+    with pytest.raises(ValueError, match="=a/b is not a metric of the evaluation, which reports a/accuracy"):
         trainer.train()
 
 

@@ -30,10 +30,10 @@ def share_that_moved(trainer) -> float:
 def test_full_fine_tuning_in_bf16_moves_what_float32_moves(tiny_vlm, tmp_path, monkeypatch, rate):
     changes = {"lora": False, "rows": 6, "max_steps": 3, "optim": "adamw_torch", "learning_rate": rate}
     shares = []
-    for tiny, more in ((tiny_vlm, {}), (lowered(tiny_vlm), BF16)):
+    for name, tiny, more in (("float32", tiny_vlm, {}), ("bfloat16", lowered(tiny_vlm), BF16)):
         script(monkeypatch, random_tree)
         random_tree.calls = 0
-        shares.append(share_that_moved(vlm_trainer(tiny, tmp_path, **changes, **more)))
+        shares.append(share_that_moved(vlm_trainer(tiny, tmp_path / name, **changes, **more)))
     single, mixed = shares
     assert single > 0.9
     assert mixed >= 0.95 * single

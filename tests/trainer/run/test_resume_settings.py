@@ -42,7 +42,7 @@ def test_what_a_state_file_holds_is_refused_with_both_values(tiny_text, tmp_path
     "changes",
     [
         {},
-        {"max_steps": 9, "logging_steps": 7, "save_total_limit": 1, "max_grad_norm": 1.0, "warmup_steps": 3},
+        {"max_steps": 9, "logging_steps": 7, "save_total_limit": 1, "max_grad_norm": 1.0},
         {"think_num": 1, "answer_num": 4},
         {"think_num": 1, "answer_num": 2},  # the same prompts, in smaller trees
         {"metric_for_best_model": "a/accuracy"},
