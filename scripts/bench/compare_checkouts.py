@@ -65,11 +65,11 @@ def main() -> None:
     if lacking:
         parser.error(f"not a recipe of both checkouts: {', '.join(lacking)}")
     with tempfile.TemporaryDirectory() as folder:
-        folders = {other: Path(folder, "before"), ROOT: Path(folder, "after")}
-        read = [probe(root, folders[root], recipes) for root in folders]
+        sides = [(other, Path(folder, "before")), (ROOT, Path(folder, "after"))]  # maybe the same checkout
+        read = [probe(root, side, recipes) for root, side in sides]
         found = {"recipes": {}, "refusals": refusals(*(side["refuse"] for side in read))}
         for name in recipes:
-            runs = [train(root, folders[root] / name, name, args.steps) for root in folders]
+            runs = [train(root, side / name, name, args.steps) for root, side in sides]
             settings = common(*(side["resolve"][name] for side in read))
             found["recipes"][name] = compare(*runs) | {"settings": settings}
             print(f"{name}: {len(found['recipes'][name]['weights']['differing'])} tensors differ", file=sys.stderr)
