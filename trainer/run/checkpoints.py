@@ -30,37 +30,15 @@ class CheckpointError(UserError):
     """A checkpoint that could not be written or read; the message gives the reason and the remaining checkpoints."""
 
 
-class AllWeights:
-    """The part of a Trainer that loads full weights from checkpoints; `module` is the model family's `VLMModule`.
+class WholeCheckpoints:
+    """The part of a Trainer that saves and restores; a base class placed before the library's.
 
     transformers saves weights under the hub's names but would load them by the modules' names: for a vision-language
-    model it finds none, and silently continues with the initial weights of the run.
-    """
-
-    def _load_from_checkpoint(self, checkpoint, model=None):
-        with _as_one_sentence(checkpoint):
-            if not self._load_all_weights(checkpoint):
-                super()._load_from_checkpoint(checkpoint, model)
-
-    def _load_best_model(self):
-        if not self._load_all_weights(self.state.best_model_checkpoint):
-            super()._load_best_model()
-
-    def _load_all_weights(self, checkpoint: str) -> bool:
-        """Loads a full model; returns False for adapters and for the own formats of DeepSpeed and FSDP."""
-        if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
-            return False
-        trusted = getattr(self.args, "trust_remote_code", False)
-        saved = self.module.load_model(checkpoint, "float32", trust_remote_code=trusted)
-        self.model.load_state_dict(saved.state_dict())
-        return True
-
-
-class WholeCheckpoints(AllWeights):
-    """The part of a Trainer that saves and restores; a base class placed before the library's.
+    model it finds none, and silently continues with the initial weights of the run. So full weights are loaded here.
 
     Attributes:
         memory: what is kept beside the library's state, JSON.
+        module: the model family's `VLMModule`.
 
     `args.data_order` holds the settings from which the place of a step in the data follows.
     """
@@ -156,6 +134,24 @@ class WholeCheckpoints(AllWeights):
         if self.args.save_strategy != SaveStrategy.BEST and not self.control.should_save:
             return False  # the weights of this step are not kept: they cannot be loaded at the end
         return super()._determine_best_metric(metrics, trial)
+
+    def _load_from_checkpoint(self, checkpoint, model=None):
+        with _as_one_sentence(checkpoint):
+            if not self._load_all_weights(checkpoint):
+                super()._load_from_checkpoint(checkpoint, model)
+
+    def _load_best_model(self):
+        if not self._load_all_weights(self.state.best_model_checkpoint):
+            super()._load_best_model()
+
+    def _load_all_weights(self, checkpoint: str) -> bool:
+        """Loads a full model; returns False for adapters and for the own formats of DeepSpeed and FSDP."""
+        if hasattr(self.model, "peft_config") or self.is_deepspeed_enabled or self.is_fsdp_enabled:
+            return False
+        trusted = getattr(self.args, "trust_remote_code", False)
+        saved = self.module.load_model(checkpoint, "float32", trust_remote_code=trusted)
+        self.model.load_state_dict(saved.state_dict())
+        return True
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         with _as_one_sentence(checkpoint):
