@@ -18,9 +18,7 @@ LEAVES, LENGTH = 16, 512
 class ParentDifferenceFields:
     """Fields of `method parent_difference`."""
 
-    first_segments: int = field(
-        default=4, metadata={"help": "Segments that start at the prompt (parent_difference)."}
-    )
+    first_segments: int = field(default=4, metadata={"help": "Segments that start at the prompt (parent_difference)."})
     segment_branches: int = field(
         default=2,
         metadata={

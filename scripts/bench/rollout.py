@@ -30,6 +30,7 @@ from PIL import Image
 from stock import SAMPLING, stock_trainer
 
 from model.qwen_module import Qwen2_5VLModule
+from trainer.engines.prepacked import prepacked
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 
@@ -49,7 +50,8 @@ class Ours:
     def tree(self, think_num: int, answer_num: int, sizes: dict):
         policy = FixedLengths(think_num, answer_num, sizes["thought"], sizes["answer"])
         prompt = dataclasses.replace(self.prompt, features=None)  # each rollout runs the tower anew
-        return self.engine.grow([prompt], policy, ["bench"])[0]
+        with torch.no_grad(), prepacked(self.engine.model):  # packed anew for each generation, as in training
+            return self.engine.grow([prompt], policy, ["bench"])[0]
 
 
 class Stock:

@@ -167,6 +167,7 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
 
     from config.agents import parse_environment_args
     from trainer.engines.merged_lora import merged_lora
+    from trainer.engines.prepacked import prepacked
     from trainer.evaluation.bar import EvaluationBar
     from trainer.evaluation.predict import predict_batches
     from trainer.policies.agent.build import policies_of_evaluation
@@ -176,7 +177,8 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
     agents = policies_of_evaluation(args, settings, tasks, engine.tokenizer, module, args.max_new_tokens)
     finished = sum(name in done for name in ids_of(rows))
     bar = EvaluationBar(len(rows), finished, shown=processes.first and sys.stderr.isatty())
-    with torch.no_grad(), merged_lora(engine.model), bar, files.append_to(processes.index) as out:
+    merged, packed = merged_lora(engine.model), prepacked(engine.model)
+    with torch.no_grad(), merged, packed, bar, files.append_to(processes.index) as out:
         batches = predict_batches(
             engine,
             module,

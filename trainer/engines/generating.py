@@ -8,6 +8,7 @@ import torch
 from trl.models.utils import disable_gradient_checkpointing, unwrap_model_for_generation
 
 from trainer.engines.merged_lora import merged_lora
+from trainer.engines.prepacked import prepacked
 from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.engines.unsharded import unsharded
@@ -35,6 +36,7 @@ def generating(trainer, temperature: float):
             torch.no_grad(),
             trainer.accelerator.autocast(),
             merged_lora(bare),
+            prepacked(bare),
         ):
             yield TransformersEngine(
                 bare,
