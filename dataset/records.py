@@ -127,10 +127,10 @@ def parse_record(
     where = f"{place} (id {record_id!r})"
     for key in ("question", "question_type"):
         if not isinstance(raw.get(key), str) or not raw[key].strip():
-            got = f"is {_short(raw[key])}" if key in raw else f"is missing{nearest(key, raw)}"
+            got = f"is {_short(raw[key])}" if key in raw else f"is missing{_found(key, raw)}"
             raise UserError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
     if "answer" not in raw:
-        raise UserError(f"{where}: answer is missing{nearest('answer', raw)}; write null if the task needs none.")
+        raise UserError(f"{where}: answer is missing{_found('answer', raw)}; write null if the task needs none.")
     for key in raw:
         for right, wrong in MEDIA_LOOKALIKES.items():
             if key != right and str(key).lower() in (right, *wrong):
@@ -149,6 +149,12 @@ def parse_record(
     }
     _check_modality(record, modality, where)
     return record
+
+
+def _found(key: str, raw: dict) -> str:
+    """What a record without this key has: a key that may be meant, and all keys."""
+    meant = nearest(key, [str(name) for name in raw if name not in FIELDS])
+    return f"{meant}, its keys are {', '.join(map(str, raw)) or 'none'}"
 
 
 def _media_paths(raw: dict, key: str, where: str, data_root: Path, on_bad_media: str) -> list[str]:

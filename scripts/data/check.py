@@ -20,6 +20,9 @@ from _root import locate, use_checkout
 
 ROOT = use_checkout()
 
+sys.path.insert(0, str(ROOT / "scripts" / "data"))
+
+from equal_problems import grouped
 from tqdm import tqdm
 
 from dataset.dataset_grpo import load_media, load_records, make_row, read_row
@@ -29,7 +32,7 @@ from task.own_tasks import add_task_dir
 from task.rewards.record_check import check_inside, check_record
 from task.task_loader import load_tasks
 
-LISTED = 50  # problems printed; the rest are counted
+LISTED = 50  # kinds of problems printed; the rest are counted
 MODEL_ONLY = ("min_pixels", "max_pixels", "max_prompt_length")
 DEFAULT_PROMPT_LENGTH = 4096  # as in training
 
@@ -148,10 +151,11 @@ def _print_lengths(lengths: list[int], limit: int) -> None:
 
 def _print_problems(problems: list[str]) -> None:
     _line("problems", len(problems))
-    for problem in problems[:LISTED]:
+    kinds = grouped(problems)
+    for problem in kinds[:LISTED]:
         print(f"- {problem}")
-    if len(problems) > LISTED:
-        print(f"- and {len(problems) - LISTED} more")
+    if len(kinds) > LISTED:
+        print(f"- and {len(kinds) - LISTED} more kinds")
 
 
 def _line(name: str, value) -> None:

@@ -13,6 +13,7 @@ FORMATS = {
     "coco": (coco.read_pictures, coco.detection),
     "refcoco": (coco.read_references, coco.reference),
     "llava": (read_json, conversations.conversation),
+    "sharegpt": (read_json, conversations.conversation),
     "vlm-r1": (read_json, conversations.conversation),
     "textvqa": (text_in_pictures.read_textvqa, text_in_pictures.textvqa),
     "ocr-vqa": (text_in_pictures.read_ocrvqa, text_in_pictures.ocrvqa),

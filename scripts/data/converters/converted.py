@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from dataset.records import MEDIA_LOOKALIKES
 from task.errors import UserError
-from task.parsing.answers import ANSWER_START, answer_text
+from task.parsing.answers import ANSWER_START, answer_text, thought_tags
 
 
 @dataclass
@@ -63,15 +63,40 @@ def media_keys(raw: dict) -> list[str]:
     return [key for key in raw if str(key).lower() in names]
 
 
-def untagged(written: str, changes: list[str]) -> str:
-    """The text inside the answer tags, if there are any. UserError for tags that do not enclose a single answer."""
-    if ANSWER_START not in written:
-        return written
-    answer = answer_text(written)
-    if answer is None:
-        raise UserError("the answer is not one block of <answer> </answer> after the thought")
-    changes.append("answer tags removed")
-    return answer
+def written_parts(written: str, changes: list[str]) -> tuple[str | None, str]:
+    """(thought, answer) of a reply, without their tags; None for a thought that is missing or blank.
+
+    UserError for answer tags that do not enclose a single answer, and for a thought that is opened and not closed.
+
+    >>> written_parts("<think>It is red.</think> STOP", [])
+    ('It is red.', 'STOP')
+    """
+    opening, closing = thought_tags()
+    before, closed, after = written.rpartition(closing)
+    if ANSWER_START in written:
+        answer = answer_text(written)
+        if answer is None:
+            raise UserError("the answer is not one block of <answer> </answer> after the thought")
+        changes.append("answer tags removed")
+    elif not closed and opening in written:
+        raise UserError(f"the thought is opened by {opening}, but not closed by {closing}")
+    else:
+        answer = after.strip() if closed else written
+    return (thought_text(before.partition(opening)[2] if opening in before else before, changes), answer)
+
+
+def thought_text(thought, changes: list[str]) -> str | None:
+    """A thought without its tags, None if it is blank. UserError if it is not a text, or holds a tag inside."""
+    if not isinstance(thought, str):
+        raise UserError(f"the thought is of type {type(thought).__name__}, not a text")
+    opening, closing = thought_tags()
+    text = thought.strip()
+    bare = text.removeprefix(opening).removesuffix(closing).strip()
+    if opening in bare or closing in bare:
+        raise UserError(f"the thought holds {opening} or {closing}: take the tags out")
+    if bare and bare != text:
+        changes.append("thought tags removed")
+    return bare or None
 
 
 def need(raw: dict, *keys: str):
@@ -81,7 +106,7 @@ def need(raw: dict, *keys: str):
     for key in keys:
         if raw.get(key) is not None:
             return raw[key]
-    raise UserError(f"there is no {' or '.join(keys)}")
+    raise UserError(f"there is no {' or '.join(keys)} (its keys are {', '.join(map(str, raw)) or 'none'})")
 
 
 def text(raw: dict, *keys: str) -> str:

@@ -8,9 +8,9 @@ be found (`supporting_titles`) and their sentences (`supporting_facts`); passage
 import csv
 from itertools import zip_longest
 
-from converters.columns import table_rows
 from converters.converted import Converted, others, text
 from converters.sources import read_json
+from converters.tables import table_rows
 from task.errors import UserError
 
 ANSWERS = ("golden_answers", "answers", "answer", "Answer")
@@ -27,7 +27,7 @@ def read_questions(source, options):
     if source.suffix == ".csv":
         return _read_csv(source)
     if source.is_dir() or source.suffix == ".parquet":
-        return ((f"{source} row {number}", row) for number, row in enumerate(table_rows(source)[0]))
+        return table_rows(source, options)[0]
     return read_json(source, options)
 
 

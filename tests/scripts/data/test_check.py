@@ -89,8 +89,10 @@ def test_every_problem_is_listed_at_once(check, tmp_path, capsys):
 
 
 def test_a_long_list_is_cut_and_counted(check, tmp_path, capsys):
-    assert check([write(tmp_path, [record("none.png") for _ in range(60)])]) == 1
-    assert capsys.readouterr().out.splitlines()[-1] == "- and 10 more"
+    assert (
+        check([write(tmp_path, [record(question_type=chr(97 + n // 26) + chr(97 + n % 26)) for n in range(60)])]) == 1
+    )
+    assert capsys.readouterr().out.splitlines()[-1] == "- and 10 more kinds"
 
 
 def test_prompts_are_measured_with_their_pictures(check, tmp_path, capsys, tiny_model_dir):
@@ -182,3 +184,15 @@ def test_a_jpeg_that_was_written_over_is_a_problem(check, tmp_path, capsys):
     listed = [line for line in capsys.readouterr().out.splitlines() if line.startswith("- ")]
     assert len(listed) == 1
     assert "record 'hole': picture" in listed[0] and "its data are damaged" in listed[0]
+
+
+def test_equal_problems_are_one_line_with_their_number(check, tmp_path, capsys):
+    gone = [record(f"none{number}.png", id=f"gone-{number}") for number in range(7)]
+    unnamed = [{"instruction": "Move.", "answer": None, "question_type": TYPE} for _ in range(3)]
+    assert check([write(tmp_path, [*unnamed, *gone, record(question_type="other")])]) == 1
+    text = capsys.readouterr().out
+    listed = [line for line in text.splitlines() if line.startswith("- ")]
+    assert values(text)["problems"] == "11" and len(listed) == 3
+    assert "none0.png' does not exist" in listed[0] and "(and 6 like it: " in listed[0] and "'gone-1'" in listed[0]
+    assert "question is missing, its keys are instruction, answer, question_type; every" in listed[1]
+    assert "(and 2 like it: " in listed[1] and "like it" not in listed[2]
