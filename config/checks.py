@@ -7,6 +7,7 @@ from config.foreign import check_foreign
 from config.method_settings import check_at_least
 from config.methods import SETTINGS
 from config.ranges import check_ranges
+from config.sampling_correction import check_sampling_correction
 from config.unsupported import check_unsupported
 from task.errors import UserError
 from trainer.logs.tree_log import parse_log_trees
@@ -27,6 +28,7 @@ def check_training(args) -> None:
     parse_log_trees(args.log_trees)
     settings.check(args)
     if args.use_vllm:
+        check_sampling_correction(args)
         raise UserError(
             "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set it to false"
         )

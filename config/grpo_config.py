@@ -180,6 +180,14 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         default=0.0,
         metadata={"help": "Must stay 0: the load-balancing loss of mixture-of-experts models is not supported."},
     )
+    vllm_importance_sampling_mode: str = field(
+        default="token_truncate",
+        metadata={
+            "help": "With vLLM: what happens to a token's weight, its probability in training over that in sampling, "
+            "outside of vllm_importance_sampling_clip_min and _clip_max: clamped (token_truncate) or set to 0 "
+            "(token_mask)."
+        },
+    )
     warmup_ratio: float = field(
         default=0.0,
         metadata={"help": "Must stay 0: warmup_steps also accepts a share of the steps (below 1)."},

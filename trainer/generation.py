@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+import numpy as np
 import torch
 
 from trainer.policies.policy import Policy
@@ -40,8 +41,7 @@ class Generation:
         current_rows: the rows of the current forward pass; None while growing.
         cached_logps: log-probs and entropies of the micro-batch being trained on, which its loss may ask for more than
             once; None before its forward pass, and in every other phase.
-        policy_gap: (sum, count) of |log-prob under the policy - log-prob when sampled| over the tokens trained so far.
-        previous_gap: `policy_gap` of the previous generation, which is logged with this one.
+        gaps: `policy_gaps` of the micro-batches of its first optimiser step so far.
     """
 
     rows: list[dict]
@@ -54,8 +54,7 @@ class Generation:
     rewards: torch.Tensor | None = None
     current_rows: list[int] | None = None
     cached_logps: tuple[Any, ...] | None = None
-    policy_gap: tuple[float, float] = (0.0, 0.0)
-    previous_gap: tuple[float, float] = (0.0, 0.0)
+    gaps: list[dict[str, np.ndarray]] = field(default_factory=list)
 
     def __post_init__(self):
         assert len(self.rows) == len(self.records) * self.policy.leaves, f"{len(self.rows)} rows"
@@ -77,9 +76,6 @@ class Generation:
         """(rows, T) whether each completion token was sampled; False for observations and padding; T = `width`."""
         flags = [self.rollout.per_token(row, lambda node: node.sampled) for row in rows]
         return torch.tensor([found + [False] * (width - len(found)) for found in flags], device=device)
-
-    def add_policy_gap(self, gap: tuple[float, float]) -> None:
-        self.policy_gap = (self.policy_gap[0] + gap[0], self.policy_gap[1] + gap[1])
 
     def record_names(self) -> str:
         """Ids of the records in the current pass, at most five."""

@@ -28,6 +28,7 @@ from trainer.evaluation.in_training import evaluate_rows
 from trainer.generation import Generation, Phase, records_of
 from trainer.logprobs.forward import RowForward
 from trainer.logprobs.micro_batches import partition
+from trainer.logprobs.sampling_correction import SamplingCorrection, corrected
 from trainer.logs.metrics import (
     filed_under,
     length_correlation,
@@ -35,10 +36,10 @@ from trainer.logs.metrics import (
     replace_clipped_ratio,
     replace_last,
     rollout_sums,
-    sampler_gap,
     weigh_token_means,
 )
 from trainer.logs.outcome import Outcome, failure_sums
+from trainer.logs.policy_gap import note_policy_gaps, say_dropout
 from trainer.logs.progress import RolloutBar, show_short_progress, shows_bars, warn_of_useless_rollouts
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
@@ -76,6 +77,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     Attributes:
         generation: the `Generation` being grown, scored or trained on; None before the first.
         method: the `Method` of the run.
+        correction: the `SamplingCorrection` of the run; None where the trainer's own model samples.
         memory: state that a method keeps between generations (JSON), see `trainer.methods.Batch`.
         processes: the collectives of the run.
         forward: the log-prob pass over rows.
@@ -109,6 +111,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         self.tasks = tasks or {}
         self.memory: dict = {}
         self.generation: Generation | None = None
+        self.correction = SamplingCorrection.of(args)
         self._rollout_bar = RolloutBar(shown=shows_bars(args))
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.forward = RowForward(
@@ -141,6 +144,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             )
         self.processes = Processes(self.accelerator)
         prepare_weights(self.model, args)
+        say_dropout(self)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
@@ -188,7 +192,6 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             records,
             policy=self.method.policy(batch),
             two_terms=self.method.two_terms(args) and not warming_up,
-            previous_gap=self.generation.policy_gap if self.generation else (0.0, 0.0),
         )
         # Truncated completions are masked by `loss_inputs`, per node; TRL would mask whole rows.
         with swapped(self, num_generations=self.generation.policy.leaves, mask_truncated_completions=False):
@@ -212,7 +215,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         generation.grown(rollout, partition(rollout, args.steps_per_generation, args.gradient_accumulation_steps))
         self._prefetch()
         sums = rollout_sums(rollout) | self._rollout_bar.sums() | policy.metrics(trees)
-        logged = self.processes.quotients(sums | {"sampling/policy_gap": generation.previous_gap})
+        logged = self.processes.quotients(sums)
         self.record_metrics(logged)
         policy.remember(logged)
         warn_of_useless_rollouts(logged, args)
@@ -307,16 +310,19 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         """TRL's loss, or its sum over the two parts, on one forward pass; 0 if a non-finite loss is skipped."""
         trl_loss, varies = super()._compute_loss, varies_within_rows(inputs, self.args.shared_token_weight)
         with self.generation.training_on(inputs["row_ids"].tolist()):
+            logps = self._row_logps(model, inputs).detach()
+            old = inputs.get("old_per_token_logps", logps)
+            note_policy_gaps(self, old, inputs, self._step)
+            inputs = corrected(inputs, old, self.correction)
             if self.generation.two_terms:
                 loss = sum(w * self._part_loss(trl_loss, model, inputs, part) for part, w in part_weights(self.args))
             elif self.importance_sampling_level == "sequence" and varies:
                 with swapped(self, importance_sampling_level="token"):
-                    loss = trl_loss(model, sequence_ratio_inputs(inputs, self._row_logps(model, inputs).detach()))
+                    loss = trl_loss(model, sequence_ratio_inputs(inputs, logps))
             else:
                 loss = trl_loss(model, inputs)
             if not self.generation.two_terms:
                 weigh_token_means(self._metrics["train"], inputs["token_counts"]["all"])
-            self._note_policy_gap(inputs)
         return finite_loss(self, loss, model)
 
     def _part_loss(self, trl_loss, model, inputs, part: str):
@@ -331,15 +337,6 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         mask = torch.cat([inputs["prompt_mask"], inputs["completion_mask"]], dim=1)
         width = inputs["completion_ids"].size(1)
         return self._get_per_token_logps_and_entropies(model, ids, mask, width, compute_entropy=True)[0]
-
-    def _note_policy_gap(self, inputs) -> None:
-        """Records the gap between policy and sampler on micro-batches of a generation's first optimiser step.
-
-        In later passes the policy has already been updated.
-        """
-        if self._step % (self.args.steps_per_generation * self.num_iterations) < self.args.gradient_accumulation_steps:
-            logps, mask = self.generation.cached_logps[0].detach(), inputs["completion_mask"] * inputs["tool_mask"]
-            self.generation.add_policy_gap(sampler_gap(logps, inputs["sampling_per_token_logps"], mask))
 
     def _get_per_token_logps_and_entropies(
         self, model, input_ids, attention_mask, logits_to_keep, batch_size=None, compute_entropy=False, **kwargs

@@ -47,14 +47,6 @@ def rollout_sums(rollout: Rollout) -> dict[str, tuple[float, float]]:
     return sums
 
 
-def sampler_gap(logps, sampled_logps, mask) -> tuple[float, float]:
-    """(sum, count) of |log-prob of the policy - log-prob of the distribution sampled from| over trained tokens.
-
-    The policy's log-probs are over the full vocabulary, the sampler's after masking forbidden tokens, top-k and so on.
-    """
-    return float(((logps - sampled_logps).abs() * mask).sum()), float(mask.sum())
-
-
 def length_correlation(advantages: np.ndarray, lengths: np.ndarray) -> float:
     """Pearson correlation of (N,) advantages and completion lengths of rows with an advantage; NaN if one is constant.
 
@@ -81,8 +73,18 @@ class Mean(float):
         return self
 
 
+class Largest(float):
+    """A maximum: pooled with others it is the largest, and not their mean."""
+
+
 def pooled(values: list[float]) -> float | None:
-    """The mean of means, each weighted by its count (a plain number by 1); None if there is nothing to average."""
+    """The mean of means, each weighted by its count (a plain number by 1); None if there is nothing to average.
+
+    >>> pooled([Largest(1.0), Largest(3.0)])
+    3.0
+    """
+    if values and all(isinstance(value, Largest) for value in values):
+        return max(values)
     counts = [getattr(value, "count", 1.0) for value in values]
     known = [(value, count) for value, count in zip(values, counts, strict=True) if count and not math.isnan(value)]
     return sum(value * count for value, count in known) / sum(count for _, count in known) if known else None

@@ -7,7 +7,7 @@ from reward_cases import make_task
 from trainer_cases import script, text_rows, text_trainer, thought_tree
 
 from task.rewards.router import TaskReward
-from trainer.logs.metrics import Mean, pool_all, pooled
+from trainer.logs.metrics import Largest, Mean, pool_all, pooled
 
 THOUGHTS = [[301, 302], [303]]
 
@@ -37,6 +37,7 @@ def test_means_are_pooled_by_their_counts():
     assert pooled([Mean(0.5, 2), Mean(0.0, 6), Mean(math.nan, 0)]) == 0.125
     assert pooled([1.0, math.nan, 2.0]) == 1.5
     assert pooled([Mean(0.3, 0), math.nan]) is None
+    assert pooled([Largest(2.0), Largest(5.0), Largest(1.0)]) == 5.0
     metrics = {"known": [Mean(1.0, 1), Mean(0.0, 3)], "unknown": [math.nan]}
     pool_all(metrics)
     assert metrics == {"known": [0.25]}
