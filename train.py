@@ -7,6 +7,7 @@ On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's
 
 import sys
 import warnings
+from functools import partial
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
@@ -40,6 +41,8 @@ from task.rewards.record_check import check_record
 from task.rewards.router import task_rewards
 from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
+from trainer.budget.choice import check_budget, choose_sizes
+from trainer.budget.recheck import Recheck
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.logprobs.tree_attention import attention_by_tower
 from trainer.methods import METHODS
@@ -50,9 +53,11 @@ from trainer.run.precision import cast_frozen, dtype_to_load, dtypes_of
 
 def main() -> None:
     quiet_libraries()
-    parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
+    choose = partial(choose_sizes, locate=locate)
+    parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig), choose)
     script, args, model_args = parser.parse()
     try:
+        check_budget(script, args, parser.provenance)
         use_task_dir(script.task_dir)
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
         check_no_later(args.output_dir, checkpoint, args.resume_weights_only)
@@ -64,6 +69,8 @@ def main() -> None:
         if checkpoint and not steps_left(checkpoint, args.max_steps, args.num_train_epochs):
             return already_through(checkpoint, args)
         trainer = build(script, args, model_args, parser.provenance)
+        if script.budget_check:
+            trainer.add_callback(Recheck(args, script.budget_check))
         fault = checkpoint and trainer.resume_fault(checkpoint)
         if fault:
             raise UserError(

@@ -6,13 +6,17 @@ import difflib
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import trl
 import yaml
 
 from config.foreign import drop_foreign
 from dataset.unique_keys import UniqueKeyLoader
+from task.errors import UserError
+
+AUTO, AUTO_FIELDS = "auto", ("think_num", "answer_num")
+PROVISIONAL = {"think_num": 4, "answer_num": 4}  # until they are chosen
 
 
 class RecipeParser(trl.TrlParser):
@@ -21,11 +25,19 @@ class RecipeParser(trl.TrlParser):
     So choices, types and unknown names are checked in one place, flags override the recipe, and `provenance[dest]`
     says which of the two set a value. The recipe's `env:` mapping sets environment variables, as TrlParser documents.
     Abbreviated flags are refused.
+
+    Args:
+        choose: (the dataclass instances with provisional numbers, the names that are `auto`,
+            per_device_train_batch_size as given) -> {name: number}. None: `auto` is refused.
     """
 
-    def __init__(self, dataclass_types):
+    def __init__(self, dataclass_types, choose: Callable[[tuple, list[str], int | None], dict] | None = None):
         super().__init__(dataclass_types=dataclass_types, allow_abbrev=False, conflict_handler="resolve")
         self.provenance: dict[str, str] = {}
+        self.choose = choose
+        for action in self._actions:
+            if action.dest in AUTO_FIELDS:
+                action.type = number_or_auto
 
     def parse(self, argv: Sequence[str] | None = None) -> tuple:
         """Dataclass instances in the order of the types given; ends the process with status 2 on a user's mistake."""
@@ -42,12 +54,23 @@ class RecipeParser(trl.TrlParser):
             )
         self._drop_foreign(namespace, path, flags)
         try:
-            return self.parse_dict(
-                {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)},
-                allow_extra_keys=True,
-            )
+            values = {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)}
+            return self.parse_dict(values | self._chosen(values), allow_extra_keys=True)
         except ValueError as error:  # a UserError, or a setting that TRL or transformers refuses
             self.error(str(error))
+
+    def _chosen(self, values: dict) -> dict[str, int]:
+        """The numbers chosen for the settings that are `auto`."""
+        names = [name for name in AUTO_FIELDS if values.get(name) == AUTO]
+        if not names:
+            return {}
+        if self.choose is None:
+            raise UserError(f"{names[0]}=auto: train.py alone probes for it; give a number")
+        rows = values["per_device_train_batch_size"]
+        provisional = {name: PROVISIONAL[name] for name in names} | {"per_device_train_batch_size": None}
+        found = self.choose(self.parse_dict(values | provisional, allow_extra_keys=True), names, rows)
+        self.provenance |= dict.fromkeys(names, "probe")
+        return found
 
     def _drop_foreign(self, namespace, path: str | None, flags: list[str]) -> None:
         """Drops what the recipe says for other methods than the run's, in one line of the first process."""
@@ -113,6 +136,11 @@ class RecipeParser(trl.TrlParser):
         names = [option[2:] for action in self._actions for option in action.option_strings if option.startswith("--")]
         match = difflib.get_close_matches(name.replace("-", "_"), names, n=1, cutoff=0.5)
         return f": did you mean {match[0]}?" if match else ": --help lists all"
+
+
+def number_or_auto(text: str) -> int | str:
+    """The value of a flag that may be `auto`."""
+    return AUTO if text == AUTO else int(text)
 
 
 def _text(value) -> str:

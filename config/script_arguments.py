@@ -22,4 +22,18 @@ class GRPOScriptArguments:
     task_dir: str | None = field(
         default=None, metadata={"help": "Folder of your own task files, added to the shipped ones (or GRPO_MA_TASKS)."}
     )
+    rollout_budget: float | None = field(
+        default=None,
+        metadata={
+            "help": "Sampled tokens per prompt within which think_num auto and answer_num auto are chosen. Default: "
+            "those of 4 thoughts with 4 answers each (grpo_ma)."
+        },
+    )
+    budget_check: int = field(
+        default=0,
+        metadata={
+            "help": "Every so many generations, print whether another think_num and answer_num would have a smaller "
+            "error of the gradient for the same tokens; 0: never (grpo_ma)."
+        },
+    )
     print_prompt: bool = field(default=True, metadata={"help": "Show one rendered prompt at start-up."})

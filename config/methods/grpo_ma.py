@@ -18,8 +18,8 @@ from task.errors import UserError
 class GRPOMAFields:
     """Fields of `method grpo_ma`."""
 
-    think_num: int = field(default=4, metadata={"help": "K, thoughts per prompt and process (grpo_ma)."})
-    answer_num: int = field(default=4, metadata={"help": "M, answers per thought (grpo_ma)."})
+    think_num: int = field(default=4, metadata={"help": "K, thoughts per prompt and process, or auto (grpo_ma)."})
+    answer_num: int = field(default=4, metadata={"help": "M, answers per thought, or auto (grpo_ma)."})
     max_thought_length: int = field(
         default=384, metadata={"help": "Maximum tokens per thought, end tag included (grpo_ma)."}
     )

@@ -26,6 +26,7 @@ LAYERS = [
     (3, "trainer/logprobs/*.py"),
     (3, "trainer/logs/*.py"),
     (3, "trainer/evaluation/*.py"),
+    (3, "trainer/budget/*.py"),
     (3, "trainer/run/*.py"),
     (4, "config/*.py"),
     (5, "trainer/*.py"),
