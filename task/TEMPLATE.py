@@ -62,7 +62,7 @@ def parse_answer(completion, **kw):
 def compute_metrics(predictions, **kw):
     """Optional: metrics over all predictions of this task (dicts, described in metadata/README.md), as floats.
 
-    The evaluation itself adds the means of accuracy and format, and the counts.
+    The evaluation itself adds the means of accuracy and format, and the counts. kw holds thought_end.
     """
     rows = [row for row in predictions if row["status"] != "load_error"]
     return {"parse_failure_rate": sum(row["prediction"] is None for row in rows) / max(len(rows), 1)}

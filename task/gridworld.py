@@ -5,10 +5,12 @@ scripts/data/make_gridworld.py makes them, with the first picture. The environme
 without slipping, so it is deterministic. It is stateful, so branches of a tree copy it (`_fork`).
 
 Reward: 1.0 if the moves that were carried out reach the goal, else 0.0. They are read from the completion (moves that
-got an observation) and replayed on the record's board; what the model claims does not count.
+got an observation) and replayed on the record's board; what the model claims does not count. `environment_args` may
+name a cost of each turn, {"turn_cost": 0.05}, which the environment gives beside this reward.
 """
 
 import copy
+import math
 from statistics import fmean
 
 from task.agents.text import UNREADABLE, cost_metrics, form_reward, tag_action, tag_answer
@@ -54,16 +56,18 @@ class GridworldEnvironment:
 
     def __init__(self):
         self._world = None
-        self._cell, self._over, self._moves = 0, False, 0
+        self._cell, self._over, self._moves, self._cost = 0, False, 0, 0.0
 
-    def reset(self, answer=None, id=None, **row) -> None:
-        """Starts on the board of a record."""
+    def reset(self, answer=None, id=None, turn_cost: float = 0.0, **row) -> None:
+        """Starts on the board of a record; every turn costs `turn_cost` of the reward."""
         need("gymnasium", "gridworld")
+        if isinstance(turn_cost, bool) or not isinstance(turn_cost, int | float) or not 0 <= turn_cost < math.inf:
+            raise UserError(f"environment_args: turn_cost is {turn_cost!r}: give a number of at least 0.")
         from gymnasium.envs.toy_text.frozen_lake import FrozenLakeEnv
 
         self._world = FrozenLakeEnv(desc=board_of(answer, id), is_slippery=False)
         self._cell, _ = self._world.reset(seed=0)
-        self._over, self._moves = False, 0
+        self._over, self._moves, self._cost = False, 0, float(turn_cost)
 
     def move(self, direction: str) -> list:
         """Moves one cell, and shows the board.
@@ -90,6 +94,9 @@ class GridworldEnvironment:
     def get_reward(self) -> float:
         """1.0 on the goal, else 0.0."""
         return float(self._rows()[self._cell // self._world.ncol][self._cell % self._world.ncol] == "G")
+
+    def _turn_reward(self) -> float:
+        return -self._cost
 
     def _fork(self):
         return copy.deepcopy(self)
@@ -168,7 +175,8 @@ def compute_metrics(predictions, **kw):
     rows = [row for row in predictions if row["status"] != "load_error" and row["answer"] is not None]
     if not rows:
         return {}
-    walks = [played(row["completion"] or "", row["answer"], row["id"]) for row in rows]
+    thought_end = kw.get("thought_end", "</think>")
+    walks = [played(row["completion"] or "", row["answer"], row["id"], thought_end) for row in rows]
     metrics = {"success": fmean(walk[0] for walk in walks), "fell_share": fmean(walk[1] for walk in walks)}
     reached = [walk[2] for walk in walks if walk[0]]
     metrics |= {"moves": fmean(reached)} if reached else {}

@@ -57,7 +57,8 @@ class Task:
     thought_end: the tag that closes a thought in the run that the task was loaded for; prompts ask for it, and the
         functions receive it as a keyword
 
-    Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end.
+    Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end; those of
+    compute_metrics: thought_end.
     """
 
     name: str

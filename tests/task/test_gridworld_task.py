@@ -14,6 +14,7 @@ from task import gridworld
 from task.agents.text import UNREADABLE
 from task.gridworld import CELL, GridworldEnvironment, accuracy_reward, compute_metrics, draw, format_reward
 from task.task_loader import load_tasks
+from trainer.evaluation.summary import summarise
 from trainer.logs.tree_pictures import pictures_of
 
 BOARD = ["SFF", "FHF", "FFG"]
@@ -94,6 +95,17 @@ def test_metrics():
     rows = [row | {"completion": walk("right", "right", "down", "down")}, row | {"completion": walk("right", "down")}]
     metrics = compute_metrics(rows)
     assert metrics == {"success": 0.5, "fell_share": 0.5, "moves": 4.0, "turns": 4.0, "tool_calls": 4.0}
+
+
+def test_metrics_of_walks_whose_thoughts_end_with_another_tag():
+    """A move named inside a thought is text; with the wrong tag the whole turn would be one open thought."""
+    turn = "[REASONING]perhaps <move>up</move>[/REASONING]<move>{}</move>\n\n<information>x</information>\n\n"
+    walked = "".join(turn.format(way) for way in ("right", "right", "down", "down"))
+    row = {"status": "ok", "id": "r", "answer": BOARD, "completion": walked, "question_type": "gridworld"}
+    task = load_tasks(thought_end="[/REASONING]")["gridworld"]
+    assert compute_metrics([row], thought_end=task.thought_end)["success"] == 1.0
+    (found,) = summarise([row | {"accuracy": 1.0, "format": 1.0}], {"gridworld": task}).values()
+    assert (found["success"], found["moves"]) == (1.0, 4.0)
 
 
 def test_an_agent_walks_over_pictures(tiny_vlm):

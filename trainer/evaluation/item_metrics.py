@@ -41,7 +41,8 @@ def item_metrics(prediction: dict, task: Task | None, pass_threshold: float = 1.
     for sample in samples:
         metrics = {"accuracy": sample.get("accuracy"), "format": sample.get("format")}
         if task is not None and task.compute_metrics is not None:
-            metrics |= {k: v for k, v in task.compute_metrics([sample]).items() if k not in (*metrics, "count")}
+            own = task.compute_metrics([sample], thought_end=task.thought_end)
+            metrics |= {k: v for k, v in own.items() if k not in (*metrics, "count")}
         for name, value in metrics.items():
             if isinstance(value, int | float) and math.isfinite(value):
                 found.setdefault(name, []).append(float(value))

@@ -82,7 +82,8 @@ def _task_metrics(task: Task, predictions: list[dict]) -> dict[str, float]:
     if task.compute_metrics is None:
         return {}
     try:
-        metrics = {name: plain_bool(value) for name, value in task.compute_metrics(predictions).items()}
+        found = task.compute_metrics(predictions, thought_end=task.thought_end)
+        metrics = {name: plain_bool(value) for name, value in found.items()}
     except Exception as error:
         where = f"{place_of(error, task.path)}: compute_metrics fails on {len(predictions)} predictions"
         raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task file.") from error
