@@ -2,7 +2,8 @@
 
 Two callables for TRL's `reward_funcs`: "format_reward" and "accuracy_reward". None means abstain: the row does not
 count for that function. A reward that fails on a completion abstains and is counted, and the first failure is printed;
-a reward that breaks the contract stops the run with an error that names its file. Imports no torch.
+a reward that breaks the contract stops the run with an error that names its file. An accuracy_reward that is `async
+def` is called for several completions at a time. Imports no torch.
 """
 
 from __future__ import annotations
@@ -21,10 +22,12 @@ from task.errors import UserError, place_of
 from task.rewards.frames import frame_size
 from task.rewards.given_answer import given_answer
 from task.rewards.time_limit import RewardTimeout, time_limit
+from task.runners.event_loop import all_awaited
 from task.task_loader import Task, get_task
 
 KINDS = ("format", "accuracy")
 ON_REWARD_ERROR = ("abstain", "raise")
+AT_ONCE = 16  # calls of an async reward
 
 
 class RewardError(UserError, TypeError):
@@ -133,11 +136,17 @@ class TaskReward:
         assert all(len(column) == total for column in columns), (self.__name__, total, [len(c) for c in columns])
 
         counts = {"failed": 0, "timeout": 0, "non_finite": 0}
+        records = [json.loads(row) for row in record]
+        results = [
+            None if lost else self._called(text, parsed, _first(sizes), _first(processed))
+            for text, parsed, sizes, processed, lost in zip(map(_text, completions), records, *columns[1:], strict=True)
+        ]
+        waiting = [i for i, result in enumerate(results) if inspect.isawaitable(result)]
+        for i, result in zip(waiting, self._all_awaited([results[i] for i in waiting]), strict=True):
+            results[i] = result
         rewards, extras, by_task = [], [], defaultdict(list)
-        for completion, row, sizes, processed, lost in zip(completions, *columns, strict=True):
-            parsed = json.loads(row)
-            sizes = _first(sizes), _first(processed)
-            value, extra = (None, {}) if lost else self._score(_text(completion), parsed, *sizes)
+        for parsed, result, lost in zip(records, results, columns[-1], strict=True):
+            value, extra = (None, {}) if lost else self._scored(result, parsed)
             values = by_task[parsed["question_type"]]
             if value in counts:
                 counts[value] += 1
@@ -159,20 +168,34 @@ class TaskReward:
                 log_extra(name, [extra.get(name) for extra in extras])
         return rewards
 
-    def _score(self, completion: str, record: dict, image_size, processed_size) -> tuple[float | str | None, dict]:
-        """(value, extras) of one completion; without a usable value, a key of `counts` instead."""
+    def _called(self, completion: str, record: dict, image_size, processed_size):
+        """What the task's reward returned (an awaitable, if it is async), or the exception it raised."""
         task = get_task(record["question_type"], self.tasks)
         reward = task.format_reward if self.kind == "format" else task.accuracy_reward
         try:
             sol, keywords = reward_arguments(task, record, image_size, processed_size)
             with time_limit(self.timeout):
-                result = reward(completion, sol, **keywords)
+                return reward(completion, sol, **keywords)
         except RewardTimeout:
-            self._report(task, record, TimeoutError(f"no answer within reward_timeout={self.timeout:g} s"))
-            return "timeout", {}
+            return TimeoutError(self._too_late())
         except (Exception, SystemExit) as error:
-            self._report(task, record, error)
-            return "failed", {}
+            return error
+
+    def _all_awaited(self, waiting: list) -> list:
+        """The results of async calls, or the exceptions they raised."""
+        results = all_awaited(waiting, AT_ONCE, self.timeout) if waiting else []
+        silent = [isinstance(one, TimeoutError) and not one.args for one in results]  # the limit's own
+        return [TimeoutError(self._too_late()) if late else one for one, late in zip(results, silent, strict=True)]
+
+    def _too_late(self) -> str:
+        return "no answer" if self.timeout is None else f"no answer within reward_timeout={self.timeout:g} s"
+
+    def _scored(self, result, record: dict) -> tuple[float | str | None, dict]:
+        """(value, extras) of the result of one call; without a usable value, a key of `counts` instead."""
+        task = get_task(record["question_type"], self.tasks)
+        if isinstance(result, BaseException):
+            self._report(task, record, result)
+            return ("timeout" if isinstance(result, TimeoutError) else "failed"), {}
         value, extra = self._checked(result, task)
         finite = value is None or math.isfinite(value)
         return value if finite else "non_finite", {f"{task.name}/{key}": number for key, number in extra.items()}
@@ -194,7 +217,7 @@ class TaskReward:
             )
         return (None if result is None else _float(result)), extra
 
-    def _report(self, task: Task, record: dict, error: Exception) -> None:
+    def _report(self, task: Task, record: dict, error: BaseException) -> None:
         where = f"{place_of(error, task.path)}: {self.__name__} failed on record {record.get('id')!r}"
         if self.on_reward_error == "raise":
             raise UserError(

@@ -6,12 +6,16 @@ measured afterwards are computed in the same way.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Collection, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby, islice
+from threading import Lock
 
 from dataset.dataset_grpo import load_media, read_row
 from dataset.media import MediaError
 from task.errors import UserError
+from task.rewards.router import AT_ONCE
 from task.task_loader import Task
 from trainer.evaluation.batches import BatchGrower, Unit
 from trainer.evaluation.scoring import scored, unscored
@@ -81,8 +85,11 @@ def predict_batches(
             return policy_of(tasks[record["question_type"]], [unit.record for unit in units])
         return ChainPolicy(units[0].count, max_new_tokens)
 
+    decoding = Lock()  # async rewards are scored in threads
+
     def decode(token_ids: list[int]) -> str:
-        return module.completion_texts([token_ids], engine.eos_ids)[0]
+        with decoding:
+            return module.completion_texts([token_ids], engine.eos_ids)[0]
 
     done = set(done)
     grower = BatchGrower(engine, make_policy, seed)
@@ -102,11 +109,8 @@ def predict_batches(
                     continue
                 grown = grower.grow(_samples_as_units(batch, num_samples, apart=bool(kind)))
                 samples = _joined(grown, num_samples) if kind else grown
-                found = {
-                    unit.place: _prediction(tasks, unit, sample, decode)
-                    for unit, sample in zip(batch, samples, strict=True)
-                    if unit.record["id"] not in done
-                }
+                wanted = [pair for pair in zip(batch, samples, strict=True) if pair[0].record["id"] not in done]
+                found = _predictions(tasks, wanted, decode)
                 _report(progress, found)
                 yield found
 
@@ -145,6 +149,24 @@ def _samples_as_units(batch, num_samples: int, apart: bool) -> list[Unit]:
 def _joined(grown: list, num_samples: int) -> list:
     """The completions of each record, None if one of them did not fit in memory."""
     return [None if None in part else [one for (one,) in part] for part in _chunks(grown, num_samples)]
+
+
+def _predictions(tasks: dict[str, Task], pairs: list[tuple], decode) -> dict[int, dict]:
+    """{place: prediction} of (unit, samples) pairs; those with an async reward are scored several at a time."""
+
+    def predicted(pair):
+        return _prediction(tasks, *pair, decode)
+
+    def waits(pair) -> bool:
+        return inspect.iscoroutinefunction(tasks[pair[0].record["question_type"]].accuracy_reward)
+
+    slow = [pair for pair in pairs if waits(pair)]
+    pairs = [pair for pair in pairs if not waits(pair)] + slow
+    found = [predicted(pair) for pair in pairs[: len(pairs) - len(slow)]]
+    if slow:
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            found += pool.map(predicted, slow)
+    return {unit.place: prediction for (unit, _), prediction in zip(pairs, found, strict=True)}
 
 
 def _prediction(tasks: dict[str, Task], unit: Unit, samples, decode) -> dict:

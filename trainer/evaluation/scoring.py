@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from numbers import Real
 from statistics import fmean
 
 from task.errors import UserError, place_of
 from task.rewards.router import plain_bool, reward_arguments
+from task.runners.event_loop import awaited
 from task.task_loader import Task
 from trainer.evaluation.batches import Sample
 
@@ -48,7 +50,8 @@ def _columns(task: Task, sol, keywords: dict, sample: Sample, completion: str) -
     def call(name: str, *args):
         # A fault in a task file ends an evaluation: unlike in training, an incomplete metric is worse than none.
         try:
-            return getattr(task, name)(completion, *args, **keywords)
+            value = getattr(task, name)(completion, *args, **keywords)
+            return awaited(value) if inspect.isawaitable(value) else value
         except Exception as error:
             where = f"{place_of(error, task.path)}: {name} fails on record {keywords['id']!r}"
             raise UserError(f"{where} ({type(error).__name__}: {error}): correct the task or the record.") from error

@@ -28,7 +28,13 @@ def task_of(folder, accuracy: str, test: str = TEST):
 
 
 @pytest.mark.parametrize("closing", ["[/REASONING]", "END OF THOUGHT"])
-def test_every_shipped_task_scores_its_examples_whatever_ends_a_thought(closing):
+def test_every_shipped_task_scores_its_examples_whatever_ends_a_thought(closing, monkeypatch):
+    async def asked(judge, messages):
+        return f"GRADE: {10 * ('<answer>Paris</answer>' in messages[1]['content'])}"
+
+    monkeypatch.setenv("JUDGE_URL", "http://localhost/v1")
+    monkeypatch.setenv("JUDGE_MODEL", "scripted")
+    monkeypatch.setattr("task.rewards.llm_judge.LLMJudge.ask", asked)
     for task in load_tasks(thought_end=closing).values():
         try:
             scores = run_self_test(task)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import inspect
 import json
+import math
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -17,14 +18,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from task.agents.environment import tools_of
+from task.runners.event_loop import awaited
 from trainer.policies.agent.arguments import bind_arguments
-from trainer.policies.agent.async_tools import awaited
 from trainer.policies.agent.forms import Action
 
 # Failures of the infrastructure, which end a branch; the model cannot react to them.
 FAILURES = (
     "timeout", "refused", "bad_json", "bad_shape", "too_large", "http_500", "http_400", "io", "reset", "fork",
-    "replay_mismatch", "encoding", "exception", "other",
+    "replay_mismatch", "turn_reward", "encoding", "exception", "other",
 )  # fmt: skip
 # Faults that are reported to the model, which can react to them.
 FAULTS = ("unknown_tool", "bad_arguments", "raised")
@@ -41,12 +42,13 @@ class ToolFailure(Exception):
 
 @dataclass(frozen=True)
 class CallResults:
-    """Results of one turn's calls: content parts per call, the point after them, faults and replayed calls."""
+    """Results of one turn's calls: content parts per call, the point after them, faults, replayed calls, its reward."""
 
     results: list[list[dict]]
     point: Point
     faults: list[str] = field(default_factory=list)
     replayed: int = 0
+    reward: float = 0.0
 
 
 class Point:
@@ -90,7 +92,8 @@ class Point:
     def _perform(self, actions: tuple[Action, ...]) -> CallResults:
         environment, replayed = self._own_environment()
         results, faults = perform(environment, actions)
-        return CallResults(results, Point(self.make, self, actions, results, environment), faults, replayed)
+        reward = turn_reward(environment)
+        return CallResults(results, Point(self.make, self, actions, results, environment), faults, replayed, reward)
 
     def _own_environment(self) -> tuple[Any, int]:
         """(an environment in the state of this point for exclusive use, number of calls replayed for it)."""
@@ -128,6 +131,19 @@ def perform(environment: Any, actions: tuple[Action, ...]) -> tuple[list[list[di
         results.append(result)
         faults += [fault] if fault else []
     return results, faults
+
+
+def turn_reward(environment: Any) -> float:
+    """What the environment gives for the turn whose calls were just made; 0 if it has no `_turn_reward`."""
+    if not hasattr(environment, "_turn_reward"):
+        return 0.0
+    try:
+        reward = float(environment._turn_reward())
+    except Exception as error:
+        raise ToolFailure("turn_reward", f"_turn_reward() fails: {type(error).__name__}: {error}") from error
+    if not math.isfinite(reward):
+        raise ToolFailure("turn_reward", f"_turn_reward() returned {reward}: a finite number is needed")
+    return reward
 
 
 def call(environment: Any, action: Action) -> tuple[list[dict], str | None]:
