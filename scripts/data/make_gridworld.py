@@ -3,7 +3,10 @@
     pip install -e '.[gridworld]'
     python scripts/data/make_gridworld.py --output_dir runs/gridworld --count 512
 
-Boards are random, all different, and solvable in at most --max_moves moves. Written to --output_dir:
+Boards are random, all different, and solvable in at most --max_moves moves. With --part train and --part test, two
+sets share no board, whatever their seeds: a fifth of all boards, chosen by a checksum, are for tests.
+
+Written to --output_dir:
 gridworld.yaml (manifest), gridworld.jsonl, images/. Exit status 2 if a package is missing or an argument is invalid.
 """
 
@@ -11,6 +14,7 @@ import argparse
 import json
 import random
 import sys
+import zlib
 from collections import deque
 from pathlib import Path
 
@@ -24,6 +28,8 @@ from task.gridworld import draw
 from task.runners.optional import need
 
 MANIFEST = "datasets:\n- json_path: gridworld.jsonl\n  data_modality: image\n  sampling_strategy: all\n"
+QUESTION = "The picture shows a frozen lake from above."
+PARTS = ("all", "train", "test")
 TRIES = 200  # boards sampled per new one with a short enough path
 
 
@@ -47,8 +53,13 @@ def way(rows: list[str]) -> int | None:
     return None
 
 
-def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> list[list[str]]:
-    """`count` different boards. Raises UserError if that many were not found."""
+def in_part(rows: list[str], part: str) -> bool:
+    """Whether a board belongs to one of `PARTS`: every board to "all" and either to "train" or to "test"."""
+    return part == "all" or (zlib.crc32("/".join(rows).encode()) % 5 == 0) == (part == "test")
+
+
+def boards(count: int, size: int, holes: float, max_moves: int, seed: int, part: str = "all") -> list[list[str]]:
+    """`count` different boards of a part. Raises UserError if that many were not found."""
     rng, found = random.Random(seed), {}
     for _ in range(count * TRIES):
         if len(found) == count:
@@ -58,7 +69,7 @@ def boards(count: int, size: int, holes: float, max_moves: int, seed: int) -> li
         cells[start], cells[goal] = "S", "G"
         rows = ["".join(cells[y * size : (y + 1) * size]) for y in range(size)]
         moves = way(rows)
-        if moves is not None and moves <= max_moves:
+        if moves is not None and moves <= max_moves and in_part(rows, part):
             found.setdefault(tuple(rows), rows)
     if len(found) < count:
         raise UserError(
@@ -78,7 +89,7 @@ def write_records(folder: Path, found: list[list[str]], name: str) -> None:
         record = {
             "id": f"{name}-{number:05d}",
             "image": file,
-            "question": "The picture shows a frozen lake from above.",
+            "question": QUESTION,
             "question_type": "gridworld",
             "answer": rows,
             "shortest": way(rows),
@@ -97,6 +108,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--size", type=int, default=4, help="cells per side (%(default)s)")
     parser.add_argument("--holes", type=float, default=0.2, help="share of cells with a hole (%(default)s)")
     parser.add_argument("--max_moves", type=int, default=5, help="maximum length of the shortest path (%(default)s)")
+    parser.add_argument("--part", choices=PARTS, default="all", help="boards of one part only (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the boards (%(default)s)")
     args = parser.parse_args(argv)
     try:
@@ -105,7 +117,7 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(
                 "--count and --max_moves must be at least 1, --size at least 2, --holes at least 0 and below 1."
             )
-        found = boards(args.count, args.size, args.holes, args.max_moves, args.seed)
+        found = boards(args.count, args.size, args.holes, args.max_moves, args.seed, args.part)
         write_records(args.output_dir, found, f"lake-{args.seed}")
     except (UserError, OSError) as error:
         print(f"make_gridworld.py: {error}", file=sys.stderr)

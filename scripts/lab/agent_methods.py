@@ -60,11 +60,11 @@ COLUMNS = [*METRICS, *(f"greedy_{name}" for name in METRICS), "steps", "train_to
 class TokenBudget(TrainerCallback):
     """Stops training after the step in which `budget` sampled tokens are exceeded; needs logging_steps 1."""
 
-    def __init__(self, budget: int):
-        self.budget, self.tokens = budget, 0.0
+    def __init__(self, budget: int, prompts: int = PROMPTS):
+        self.budget, self.prompts, self.tokens = budget, prompts, 0.0
 
     def on_log(self, args, state, control, logs=None, **kwargs):
-        self.tokens += (logs or {}).get("tokens/generated", 0.0) * PROMPTS
+        self.tokens += (logs or {}).get("tokens/generated", 0.0) * self.prompts
         control.should_training_stop |= self.tokens >= self.budget
         return control
 
