@@ -27,6 +27,13 @@ class AgentFields:
     tool_timeout: float = field(
         default=30.0, metadata={"help": "Time limit in seconds for the tool calls of a turn (agents)."}
     )
+    gamma: float = field(
+        default=1.0,
+        metadata={
+            "help": "Discount of rewards per turn (agents): in gigpo of those that come after a step, else of an "
+            "episode's, from its first turn on. The final reward comes with the last turn."
+        },
+    )
     environment_args: str | None = field(
         default=None,
         metadata={
@@ -51,6 +58,8 @@ def check_agent_settings(args) -> None:
     """Raises UserError for the first of these settings that no agent can work with."""
     if not (args.tool_timeout > 0 and math.isfinite(args.tool_timeout)):
         raise UserError(f"tool_timeout={args.tool_timeout} must be a finite number above 0")
+    if not 0 < args.gamma <= 1:
+        raise UserError(f"gamma={args.gamma} must be above 0 and at most 1")
     if args.mask_truncated_completions:
         raise UserError(
             "mask_truncated_completions=true would mask out every agent rollout: they end with a tag, not with the end "

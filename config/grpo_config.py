@@ -176,6 +176,18 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
             "In grpo_ma the values of a thought's level are those of thoughts. Default: the method's preset (group)."
         },
     )
+    importance_sampling_level: str | None = field(
+        default=None,
+        metadata={
+            "help": "Which tokens share a ratio of probabilities: token, each has its own; sequence, those of a "
+            "completion (GSPO), of a part in grpo_ma, and of a turn in turn_value. Default: the method's preset "
+            "(token)."
+        },
+    )
+    epsilon: float | None = field(
+        default=None,
+        metadata={"help": "Lower distance of the clipped ratio from 1. Default: the method's preset (0.2)."},
+    )
     router_aux_loss_coef: float | None = field(
         default=0.0,
         metadata={"help": "Must stay 0: the load-balancing loss of mixture-of-experts models is not supported."},
@@ -228,10 +240,11 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
                 f"answer_warmup_steps={self.answer_warmup_steps} ends inside a generation, which is used for "
                 f"{self.window} optimiser steps: set it to a multiple of {self.window}"
             )
-        if self.loss_type == "cispo" and self.epsilon_high is None:
+        if self.loss_type == "cispo" and (self.epsilon_high is None or "epsilon_high" in self.from_preset):
+            cap = f"epsilon={self.epsilon}" if self.epsilon_high is None else f"{self.epsilon_high}, the preset's"
             warnings.warn(
-                f"loss_type cispo caps the ratio at epsilon_high, which defaults to epsilon={self.epsilon}: every "
-                "token then gets a fraction of its gradient; set epsilon_high (5 is usual)",
+                f"loss_type cispo caps the ratio at epsilon_high, which defaults to {cap}: every token then gets a "
+                "fraction of its gradient; set epsilon_high (5 is usual)",
                 stacklevel=3,
             )
         shaped = [f"{name}={getattr(self, name)}" for name, no in _NEUTRAL.items() if getattr(self, name) not in no]

@@ -11,7 +11,12 @@ from typing import Any
 from task.errors import UserError
 
 # Of fields that most methods' presets leave out.
-USUAL = {"scale_rewards": "group", "shared_token_weight": "per_leaf"}
+USUAL = {
+    "scale_rewards": "group",
+    "shared_token_weight": "per_leaf",
+    "importance_sampling_level": "token",
+    "epsilon": 0.2,
+}
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from task.errors import UserError
 # Supported values, the default first; messages name those of the default's type, which flags can set.
 SUPPORTED: dict[str, tuple[Any, ...]] = {
     "loss_type": (None, "grpo", "dapo", "dr_grpo", "cispo", "bnpo", "sapo"),
-    "importance_sampling_level": ("token", "sequence"),
+    "importance_sampling_level": (None, "token", "sequence"),
     "scale_rewards": (None, "group", "batch", "none"),
     "multi_objective_aggregation": ("sum_then_normalize",),
     "off_policy_mask_threshold": (None,),

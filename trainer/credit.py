@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import torch
 
-from trainer.advantages.totals import row_totals
+from trainer.advantages.totals import discounted, row_totals
 from trainer.generation import Generation
 from trainer.methods import Credit, Method, Rows
 from trainer.processes import Processes
@@ -41,7 +41,12 @@ def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) ->
 
 
 def all_rows(
-    generation: Generation, processes: Processes, spanning: bool, weights: torch.Tensor, is_task_reward: list[bool]
+    generation: Generation,
+    processes: Processes,
+    spanning: bool,
+    weights: torch.Tensor,
+    is_task_reward: list[bool],
+    gamma: float | None = None,
 ) -> Rows:
     """Rewards and groups of the N rows of all processes.
 
@@ -50,6 +55,7 @@ def all_rows(
         spanning: as in `row_keys`.
         weights: (functions,) weight of each reward function.
         is_task_reward: (functions,) bool, see `row_totals`.
+        gamma: discount per turn of an episode's return, see `discounted`; None for methods without turns.
     """
     rollout = generation.rollout
     if spanning and processes.count > 1:
@@ -59,6 +65,11 @@ def all_rows(
     largest = processes.largest(max(node.group for tree in rollout.trees for node in tree.nodes))
     prompts, groups, closed, lengths = processes.gather(row_keys(rollout, processes.rank, spanning, largest)).T
     rewards = row_totals(generation.rewards.cpu(), weights.cpu(), prompts, is_task_reward)
+    if gamma is not None:
+        of_rows = zip(rollout.row_tree, rollout.row_leaf, strict=True)
+        own = [discounted(rollout.trees[tree].turn_rewards(leaf), gamma) for tree, leaf in of_rows]
+        of_turns, factors = processes.gather_floats(own).T
+        rewards = of_turns + factors * rewards
     return Rows(rewards, prompts, groups, closed.astype(bool), lengths)
 
 
@@ -77,7 +88,8 @@ def loss_inputs(
         eos_ids: tokens that end a completion; one that ends with any other token was truncated.
 
     Returns:
-        row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; tool_mask (B, T) with
+        row_ids (B,); advantages (B,), or (B, T) where the tokens of a row differ; sequence_ids (B, T) for methods whose
+        ratios are those of turns; tool_mask (B, T) with
         `mask_truncated_completions`, and as float weights with `shared_token_weight` once (TRL multiplies the policy
         term and the KL term of each token by it); for methods with thoughts also thought_mask (B, T),
         thought_advantages and answer_advantages (B,).
@@ -110,6 +122,8 @@ def loss_inputs(
         advantages = by_token(
             token_values(rollout, known, rewards, lambda *of_tree: method.node_values(*of_tree, args))
         )
+    if method.ratio_per_turn:
+        inputs["sequence_ids"] = by_token([turn_ids(rollout, row) for row in rows], torch.long)
     if args.shared_token_weight == "once":
         mask = inputs.get("tool_mask", output["tool_mask"])
         trained = (output["completion_mask"] * mask).any(dim=1).tolist()
@@ -125,6 +139,12 @@ def counted_tokens(rollout: Rollout, row: int, eos_ids: Sequence[int], keep_thou
     """
     cut = rollout.completion(row)[-1] not in eos_ids
     return rollout.per_token(row, lambda node: int(not cut or (keep_thoughts and _closed_thought(node))))
+
+
+def turn_ids(rollout: Rollout, row: int) -> list[int]:
+    """For each completion token of a row, how many nodes of its path stand before the token's node."""
+    path = rollout.trees[rollout.row_tree[row]].path(rollout.row_leaf[row])
+    return rollout.spread(row, {node: place for place, node in enumerate(path)})
 
 
 def _closed_thought(node) -> bool:

@@ -277,8 +277,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
 
     def _all_rows(self) -> Rows:
         is_task_reward = [isinstance(function, TaskReward) for function in self.reward_funcs]
-        spanning = self.args.sync_prompt_across_ranks
-        return all_rows(self.generation, self.processes, spanning, self.reward_weights, is_task_reward)
+        spanning, gamma = self.args.sync_prompt_across_ranks, self.method.discount(self.args)
+        return all_rows(self.generation, self.processes, spanning, self.reward_weights, is_task_reward, gamma)
 
     # --- Training on it --------------------------------------------------------------------------------------------
 

@@ -19,8 +19,10 @@ from trainer.advantages.redistribute import redistribute
 from trainer.advantages.reinforce_plus_plus import reinforce_plus_plus
 from trainer.advantages.rloo import rloo
 from trainer.advantages.thought_answer import opposed_thoughts, thought_answer, zero_spread_share
+from trainer.advantages.turn_value import turn_value
 from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.step import AgentStepPolicy, TreeShape
+from trainer.policies.agent.surprisal import SurprisalShape
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.entropy.policy import EntropyPolicy
 from trainer.policies.entropy.rules import ForkRule, OpenText
@@ -89,6 +91,9 @@ class Method:
         node_values: (tree, {leaf node: advantage}, {leaf node: reward}, args) -> one advantage per node, for methods
             whose inner nodes have their own advantages; the dicts hold NaN for a leaf that abstains. None: all tokens
             of a row have the row's.
+        ratio_per_turn: whether `importance_sampling_level sequence` gives each turn its own ratio, and not each row.
+        discount: args -> discount per turn of a leaf's reward, see `trainer.advantages.totals.discounted`; None for
+            methods whose completions have no turns.
         two_terms: args -> whether thoughts and answers are two terms of the objective (outside the warm-up).
         warm_up_leaves: (args, optimiser step) -> leaves per prompt during the warm-up, None after it.
         acts: whether completions act in environments (tasks with `make_environment`), in training and evaluation.
@@ -99,6 +104,8 @@ class Method:
     policy: Callable[[Batch], Policy]
     credit: Callable[[Rows, Any], Credit]
     node_values: Callable[..., list[float]] | None = None
+    ratio_per_turn: bool = False
+    discount: Callable[[Any], float | None] = lambda args: None
     two_terms: Callable[[Any], bool] = lambda args: False
     warm_up_leaves: Callable[[Any, int], int | None] = lambda args, step: None
     acts: bool = False
@@ -200,7 +207,13 @@ def agent_chains(batch: Batch) -> AgentStepPolicy:
     return _agents(batch, TreeShape(batch.args.num_generations))
 
 
-def _agents(batch: Batch, shape: TreeShape) -> AgentStepPolicy:
+def surprising_turns(batch: Batch) -> AgentStepPolicy:
+    args = batch.args
+    shape = SurprisalShape(args.turn_chains, args.turn_branches, args.turn_rounds, args.sibling_penalty)
+    return _agents(batch, shape)
+
+
+def _agents(batch: Batch, shape: TreeShape | SurprisalShape) -> AgentStepPolicy:
     args = batch.args
     return agent_policy(
         args,
@@ -230,13 +243,29 @@ METHODS = {
     "grpo_ma": Method(
         policy=thoughts_and_answers, credit=credit_grpo_ma, two_terms=separate_terms, warm_up_leaves=one_answer
     ),
-    "tree_grpo": Method(policy=agent_trees, credit=credit_tree_grpo, acts=True, ends_with_eos=False),
+    "tree_grpo": Method(
+        policy=agent_trees,
+        credit=credit_tree_grpo,
+        discount=lambda args: args.gamma,
+        acts=True,
+        ends_with_eos=False,
+    ),
     "gigpo": Method(
         policy=agent_chains,
         credit=credit_grpo,
         node_values=lambda tree, advantages, rewards, args: gigpo(
             tree, advantages, rewards, args.step_weight, args.gamma, args.scale_rewards
         ),
+        discount=lambda args: 1.0,  # an episode's return is not discounted, those of its steps are
+        acts=True,
+        ends_with_eos=False,
+    ),
+    "turn_value": Method(
+        policy=surprising_turns,
+        credit=credit_grpo,
+        node_values=lambda tree, advantages, rewards, args: turn_value(tree, advantages, args.turn_baseline),
+        ratio_per_turn=True,
+        discount=lambda args: args.gamma,
         acts=True,
         ends_with_eos=False,
     ),

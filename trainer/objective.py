@@ -60,18 +60,30 @@ def varies_within_rows(inputs: dict, shared_token_weight: str) -> bool:
 
 
 def sequence_ratio_inputs(inputs: dict, logps: torch.Tensor) -> dict:
-    """Inputs with which TRL's token-level loss uses the row's sequence ratio for each of its tokens.
+    """Inputs with which TRL's token-level loss uses a sequence's ratio for each of its tokens.
+
+    A sequence is a row or, with `sequence_ids`, one part of it.
 
     TRL's sequence level has one term per row and would average the advantages of its tokens. In GSPO-token (arXiv
     2507.18071, Eq. 13) the ratio is sg[s_i] * pi / sg[pi]: its value is s_i, its gradient the token's own. With old
     log-probs sg[log pi] - log s_i, TRL's token ratio is exactly this.
 
     Args:
+        inputs: may hold `sequence_ids` (B, T), from 0: tokens of a row with the same id form a sequence.
         logps: (B, T) log-probs of the policy, detached.
     """
     old = inputs.get("old_per_token_logps")
     if old is None:  # the policy has not moved: every ratio is 1
         return inputs
     mask = inputs["completion_mask"] * (inputs["tool_mask"] > 0)
-    log_ratio = ((logps - old) * mask).sum(-1) / mask.sum(-1).clamp(min=1)
-    return {**inputs, "old_per_token_logps": logps - log_ratio[:, None]}
+    ids = inputs.get("sequence_ids")
+    ids = torch.zeros_like(mask, dtype=torch.long) if ids is None else ids
+    log_ratio = _means((logps - old) * mask, mask.to(logps.dtype), ids)
+    return {**inputs, "old_per_token_logps": logps - log_ratio}
+
+
+def _means(values: torch.Tensor, mask: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
+    """(B, T) for each token, the mean of the values of its row's tokens with the same id; `values` are 0 off `mask`."""
+    nothing = values.new_zeros(len(ids), int(ids.max()) + 1)
+    sums, counts = (nothing.scatter_add(1, ids, of_tokens) for of_tokens in (values, mask))
+    return (sums / counts.clamp(min=1)).gather(1, ids)

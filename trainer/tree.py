@@ -33,6 +33,7 @@ class Node:
         media: for an observation with pictures, its `EncodedPrompt`, whose ids are `token_ids` and whose positions
             start at 0; None for text.
         extra: what the policy keeps at a node (an environment, the kind of an error); the engine never reads it.
+        reward: what an environment gave for the turn that an observation answers, beside the reward of the completion.
     """
 
     parent: int
@@ -45,6 +46,7 @@ class Node:
     group: int | None = None
     media: Any = None
     extra: Any = None
+    reward: float = 0.0
 
     @property
     def error(self) -> str | None:
@@ -106,6 +108,12 @@ class Tree:
         `values` maps node indices to values. Raises KeyError or IndexError if a node on the path has no value.
         """
         return [values[i] for i in self.path(leaf) for _ in self.nodes[i].token_ids]
+
+    def turn_rewards(self, leaf: int) -> list[float]:
+        """The reward of each turn ("step") on the path to `leaf`: that of the observation after it, 0 without one."""
+        path = self.path(leaf)
+        given = {self.nodes[i].parent: self.nodes[i].reward for i in path if self.nodes[i].kind == "observation"}
+        return [given.get(i, 0.0) for i in path if self.nodes[i].kind == "step"]
 
     def unique_tokens(self) -> int:
         """Number of tokens in the tree, without the prompt; shared tokens count once."""

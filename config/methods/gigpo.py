@@ -22,17 +22,12 @@ class GiGPOFields(AgentFields):
     step_weight: float = field(
         default=1.0, metadata={"help": "Weight of a step's advantage beside that of its episode (gigpo)."}
     )
-    gamma: float = field(
-        default=1.0, metadata={"help": "Discount of the final reward per step that is still to come (gigpo)."}
-    )
 
 
 def check_gigpo(args) -> None:
     check_chains(args)
     if not (args.step_weight >= 0 and math.isfinite(args.step_weight)):
         raise UserError(f"step_weight={args.step_weight} must be a finite number of at least 0")
-    if not 0 < args.gamma <= 1:
-        raise UserError(f"gamma={args.gamma} must be above 0 and at most 1")
     if args.sync_prompt_across_ranks:
         raise UserError(
             "sync_prompt_across_ranks=True: gigpo compares the steps of a prompt, which one process must hold; set it "

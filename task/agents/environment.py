@@ -36,6 +36,9 @@ class Environment(Protocol):
     def get_reward(self) -> float:
         """Optional, for TRL's own trainer; here the task's rewards score the completion."""
 
+    def _turn_reward(self) -> float:
+        """Optional, called once after the calls of each turn: a reward of that turn, beside the completion's own."""
+
     def _fork(self) -> "Environment":
         """Optional: an independent copy, or itself if no tool changes its state. Without it, branches replay calls."""
 

@@ -12,6 +12,7 @@ from config.methods import SETTINGS
 from trainer.advantages.intra_inter import PARTS
 from trainer.advantages.redistribute import AGGREGATIONS
 from trainer.advantages.reinforce_plus_plus import BASELINES
+from trainer.advantages.turn_value import BASELINES as TURN_BASELINES
 from trainer.methods import METHODS
 from trainer.policies.entropy.rules import RULES
 
@@ -23,7 +24,8 @@ def test_every_method_has_settings_and_a_row_of_the_table():
 
 
 def test_the_choices_are_what_the_trainer_implements():
-    implemented = {"fork_rule": RULES, "aggregation": AGGREGATIONS, "advantage": PARTS, "reward_baseline": BASELINES}
+    implemented = {"fork_rule": RULES, "aggregation": AGGREGATIONS, "advantage": PARTS}
+    implemented |= {"reward_baseline": BASELINES, "turn_baseline": TURN_BASELINES}
     assert {name: FIELDS[name].metadata["choices"] for name in implemented} == {
         name: list(names) for name, names in implemented.items()
     }

@@ -50,6 +50,8 @@ def lengths(method: str) -> dict:
         return turns | data | {"per_device_train_batch_size": 6}
     if method == "gigpo":
         return lengths("tree_grpo") | {"per_device_train_batch_size": 8}
+    if method == "turn_value":
+        return lengths("tree_grpo")
     return {"max_thought_length": 16, "max_answer_length": 8}
 
 
@@ -94,7 +96,8 @@ class TestEveryRecipe:
         assert path.read_text().startswith("# ")
         recipe = yaml.safe_load(path.read_text())
         assert recipe["output_dir"] == f"runs/{path.stem}"
-        assert recipe["method"] == re.sub("_(qwen2_5_(vl_)?3b(_full|_throughput)?|demo|metaworld)$", "", path.stem)
+        kinds = "qwen2_5_(vl_)?3b(_full|_throughput)?|demo|metaworld|gridworld"
+        assert recipe["method"] == re.sub(f"_({kinds})$", "", path.stem)
 
     def test_what_it_needs_is_shipped_made_by_a_script_or_named_by_the_user(self, path):
         recipe = yaml.safe_load(path.read_text())

@@ -42,6 +42,7 @@ BASE = {
     },
     "tree_grpo": AGENTS,
     "gigpo": AGENTS | {"num_generations": 4},
+    "turn_value": AGENTS | {"turn_chains": 3, "turn_branches": 2, "turn_rounds": 1},
 }  # fmt: skip
 TWICE = {"max_steps": 2}
 ADAM = {"optim": "adamw_torch", "max_steps": 2}
@@ -112,11 +113,12 @@ INSTEAD = {
     ("parent_difference", "scale_rewards"): "group",
     ("parent_difference", "shared_token_weight"): "per_leaf",
     ("rloo", "scale_rewards"): "group",
+    ("turn_value", "importance_sampling_level"): "token",
 }
 REFUSED_BY = {
-    "mask_truncated_completions": {"tree_grpo", "gigpo"},
+    "mask_truncated_completions": {"tree_grpo", "gigpo", "turn_value"},
     "shared_token_weight": {"grpo", "grpo_ma", "rloo", "reinforce_plus_plus", "gigpo"},
-    "num_generations": {"grpo_ma", "tree_grpo"},
+    "num_generations": {"grpo_ma", "tree_grpo", "turn_value"},
     "max_completion_length": {"grpo_ma"},
 }
 OWN = {
@@ -152,6 +154,11 @@ OWN = {
     "branch_temperature": (0.1, {}),
     "branch_top_k": (1, {}),
     "advantage": ("inter", {}),
+    "turn_chains": (2, {}),
+    "turn_branches": (3, {}),
+    "turn_rounds": (2, {}),
+    "sibling_penalty": (9.0, {}),
+    "turn_baseline": ("parent", {}),
     "max_turns": (1, {}),
     "max_turn_length": (3, {}),
     "max_observation_length": (36, {}),

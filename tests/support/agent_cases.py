@@ -58,8 +58,9 @@ class ScriptedAgent:
             seen = what.run()
             assert seen.token_ids, "an observation has a token"
             group = tree.nodes[node].group
+            given = {"status": seen.status, "group": group, "media": seen.media, "extra": seen.extra}
             observation = tree.add(
-                Node(node, "observation", seen.token_ids, False, [], [], seen.status, group, seen.media, seen.extra)
+                Node(node, "observation", seen.token_ids, sampled=False, reward=seen.reward, **given)
             )
             if seen.status != "failed":
                 self._follow(tree, policy, observation, policy.next(tree, observation, "observed"))

@@ -1,16 +1,16 @@
 """GiGPO: the advantage of an episode plus that of a step among the steps that saw the same observation.
 
-arXiv 2505.10978, over the G chains of a prompt. With R_i the final reward of chain i, which has T_i steps:
+arXiv 2505.10978, over the chains of a prompt. With r(i, k) the reward that the environment gave for step k of chain i,
+which has T_i steps, the final reward of the completion added to that of the last step, and G_i their sum:
 
-    A_episode(i)  = (R_i - mean R) / F         over the chains of the prompt (`leaf_group`)
-    return(i, t)  = gamma^(T_i - t) * R_i       for t = 1 .. T_i
+    A_episode(i)  = (G_i - mean G) / F          over the chains of the prompt (`leaf_group`)
+    return(i, t)  = sum over k = t .. T_i of gamma^(k - t) * r(i, k)      for t = 1 .. T_i
     A_step(i, t)  = (return - mean return) / F  over the steps of the prompt whose observation is the same
     A(i, t)       = A_episode(i) + w * A_step(i, t)
 
 F is the std of the values compared, or 1 (`scale` "group" or "none"; sample std and epsilon 1e-4, as everywhere). A
 step's observation is what the last call returned, its text and its pictures; that of a first step is the prompt. A step
-whose observation no other step saw has A_step 0. The paper also discounts rewards of single steps, which no environment
-gives here.
+whose observation no other step saw has A_step 0.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def gigpo(
     Args:
         tree: the chains of one prompt; no two leaves share a node.
         episode: leaf node -> A_episode, NaN where it has no reward.
-        rewards: leaf node -> R, NaN where it has none.
+        rewards: leaf node -> G, NaN where it has none.
         step_weight: w.
         gamma: discount per step.
         scale: of the steps, "group" or "none".
@@ -59,12 +59,22 @@ def gigpo(
             values[node] = episode[leaf]
         own = [node for node in path if tree.nodes[node].kind == "step"]
         steps += own
-        returns += [gamma ** (len(own) - 1 - t) * reward for t in range(len(own))]
+        of_turns = tree.turn_rewards(leaf)
+        of_turns[-1] += reward - sum(of_turns)
+        returns += _returns(of_turns, gamma)
         seen += [_observation(tree, node) for node in own]
     groups = np.unique(seen, return_inverse=True)[1] if seen else []
     for node, advantage in zip(steps, standardise(returns, groups, scale), strict=True):
         values[node] += step_weight * float(advantage)
     return values
+
+
+def _returns(rewards: list[float], gamma: float) -> list[float]:
+    """For each step, the discounted sum of the rewards from it on."""
+    found = [0.0]
+    for reward in reversed(rewards):
+        found.append(reward + gamma * found[-1])
+    return found[:0:-1]
 
 
 def _observation(tree: Tree, step: int) -> str:

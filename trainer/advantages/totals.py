@@ -1,4 +1,4 @@
-"""One reward per row from several functions, some of which abstain on some rows."""
+"""One reward per row: from several functions, some of which abstain on some rows, and from the turns of an episode."""
 
 from __future__ import annotations
 
@@ -29,3 +29,16 @@ def row_totals(values, weights, prompts, is_task_reward) -> np.ndarray:
     for column in np.flatnonzero(np.asarray(is_task_reward)[counts]):
         out |= abstains[:, column] & np.isin(prompts, prompts[~abstains[:, column]])
     return np.where(out, np.nan, np.nansum(values * weights[counts], axis=1))
+
+
+def discounted(turn_rewards: list[float], gamma: float) -> tuple[float, float]:
+    """(the discounted sum of the rewards of an episode's turns, the discount of its final reward).
+
+    With r_t the reward of turn t and R the final one, which comes with the last turn, the episode's return is the sum
+    over t = 1 .. T of gamma^(t-1) * r_t, plus gamma^(T-1) * R.
+
+    >>> discounted([1.0, 0.0, 2.0], 0.5)
+    (1.5, 0.25)
+    """
+    total = sum(gamma**t * reward for t, reward in enumerate(turn_rewards))
+    return total, gamma ** max(len(turn_rewards) - 1, 0)

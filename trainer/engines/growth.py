@@ -194,6 +194,7 @@ class Growth:
                 status=observed.status,
                 group=parent.group,
                 media=observed.media,
+                reward=observed.reward,
                 extra=observed.extra,
             )
         )

@@ -57,12 +57,14 @@ class Observed:
         status: of the node, one of `trainer.tree.STATUSES`; `failed` ends the branch.
         media: the EncodedPrompt of an observation with pictures (ids equal `token_ids`, positions from 0), else None.
         extra: stored on the node.
+        reward: of the turn that it answers.
     """
 
     token_ids: list[int]
     status: str = "ok"
     media: Any = None
     extra: Any = None
+    reward: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
 
     agent/turns: turns with an observation per leaf; agent/answered_share: share of leaves that end in an answer;
     agent/invalid_share: share of turns without an action; agent/one_turn_share: share of trees in which every chain
-    answered in its first turn.
+    answered in its first turn; agent/turn_rewards: sum of the rewards of a leaf's turns, if an environment gives any.
     Per prompt: tool/calls: calls made; tool/reused: calls not made because an equal turn at the same point had made
     them; tool/replayed: calls repeated to rebuild an environment without _fork; tool/errors/KIND: FAILURES, which ended
     the branch, and FAULTS, which were reported to the model.
@@ -44,6 +44,8 @@ def agent_sums(trees: list[Tree]) -> dict[str, tuple[float, float]]:
         "tool/cut_share": (sum(one.cut for one in called), len(called)),
         "fork/different_observation": _different(grown),
     }
+    if any(node.reward for tree in grown for node in tree.nodes):
+        sums["agent/turn_rewards"] = (sum(sum(tree.turn_rewards(leaf)) for tree, leaf in leaves), len(leaves))
     return sums | {f"tool/errors/{kind}": (counts[kind], len(grown)) for kind in (*FAILURES, *FAULTS)}
 
 

@@ -55,6 +55,24 @@ class TreeShape:
         """The sampling of branches, as arguments of a `Segment`."""
         return {"temperature": self.temperature, "top_k": self.top_k}
 
+    def chosen(self, tree: Tree) -> list[tuple[int, int]]:
+        """(node to branch after, group) of each branch of a round; the node is `PROMPT` for a new chain."""
+        groups = [[(node, group) for node in self._chosen(tree, group)] for group in range(self.trees)]
+        return [place for places in groups for place in places for _ in range(self.per_node)]
+
+    def _chosen(self, tree: Tree, group: int) -> list[int]:
+        """N nodes of one tree of the forest."""
+        candidates = [node for node in branch_points(tree) if tree.nodes[node].group == group]
+        if self.root or self.with_replacement or not candidates:
+            candidates.append(PROMPT)
+        count = len(candidates)
+        if self.with_replacement:
+            drawn = torch.randint(count, (self.branches,))
+        else:
+            once = torch.randperm(count)[: self.branches]
+            drawn = torch.cat([once, torch.randint(count, (self.branches - len(once),))])
+        return [candidates[i] for i in drawn.tolist()]
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -123,11 +141,9 @@ class AgentStepPolicy(Policy):
             return []
         self._rounds[id(tree)] = done + 1
         branches = []
-        for group in range(self.shape.trees):
-            for node in self._chosen(tree, group):
-                used = 0 if node == PROMPT else len(tree.tokens(node))
-                segment = self._segment(used, group=group, **self.shape.of_branches)
-                branches += [Branch(node, segment)] * self.shape.per_node
+        for node, group in self.shape.chosen(tree):
+            used = 0 if node == PROMPT else len(tree.tokens(node))
+            branches.append(Branch(node, self._segment(used, group=group, **self.shape.of_branches)))
         return branches
 
     def metrics(self, trees: list[Tree]) -> dict[str, tuple[float, float]]:
@@ -155,23 +171,6 @@ class AgentStepPolicy(Policy):
                 return self.shape.of_branches
         return {}
 
-    def _chosen(self, tree: Tree, group: int) -> list[int]:
-        """N nodes of one tree to branch after; `PROMPT` for a new chain."""
-        parents = {node.parent for node in tree.nodes}
-        candidates = [
-            i for i, node in enumerate(tree.nodes)
-            if node.kind == "observation" and node.group == group and i in parents
-        ]  # fmt: skip
-        if self.shape.root or self.shape.with_replacement or not candidates:
-            candidates.append(PROMPT)
-        count, wanted = len(candidates), self.shape.branches
-        if self.shape.with_replacement:
-            drawn = torch.randint(count, (wanted,))
-        else:
-            once = torch.randperm(count)[:wanted]
-            drawn = torch.cat([once, torch.randint(count, (wanted - len(once),))])
-        return [candidates[i] for i in drawn.tolist()]
-
     def _root(self, tree: Tree) -> Point:
         return self._roots.setdefault(id(tree), Point(self.environment_makers[tree.prompt_id]))
 
@@ -195,16 +194,23 @@ class AgentStepPolicy(Policy):
         try:
             encoded, outcome.cut = self.framer.observation(returned.results, min(room, self.limits.observation_length))
         except NoRoom:
-            return self._ended("length", outcome)
+            return self._ended("length", outcome, returned.reward)
         except Exception as error:
             _log_once("encoding", error)
             outcome.error = "encoding"
             return self._ended("failed", outcome)
-        return Observed(list(encoded.ids), media=encoded if encoded.media else None, extra=outcome)
+        media = encoded if encoded.media else None
+        return Observed(list(encoded.ids), media=media, reward=returned.reward, extra=outcome)
 
-    def _ended(self, status: str, outcome: TurnOutcome) -> Observed:
+    def _ended(self, status: str, outcome: TurnOutcome, reward: float = 0.0) -> Observed:
         """An observation that ends the branch; one token, so that the node is not empty."""
-        return Observed([self.tokenizer.eos_token_id], status=status, extra=outcome)
+        return Observed([self.tokenizer.eos_token_id], status=status, reward=reward, extra=outcome)
+
+
+def branch_points(tree: Tree) -> list[int]:
+    """The nodes after which a branch may start: observations that a turn followed."""
+    parents = {node.parent for node in tree.nodes}
+    return [i for i, node in enumerate(tree.nodes) if node.kind == "observation" and i in parents]
 
 
 def _log_once(kind: str, error: BaseException) -> None:

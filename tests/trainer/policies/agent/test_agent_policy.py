@@ -10,6 +10,7 @@ import torch
 from agent_cases import Counter, Echo, ForkingCounter, ScriptedAgent, policy_of, task_of, turns
 
 from trainer.advantages.intra_inter import intra_inter
+from trainer.policies.agent.step import TreeShape
 from trainer.tree import PROMPT
 
 SEARCH, ANSWER = "<think>t</think><search>q</search>", "<think>t</think><answer>x</answer>"
@@ -233,7 +234,11 @@ def test_how_many_forks_saw_something_else(tiny_text):
     def other(tree, parent):
         return turns(SEARCH, f"<search>{next(queries)}</search>", ANSWER)(tree, parent)
 
-    policy._chosen = lambda tree, group: [1, 1]
+    class TwiceAfterTheFirst(TreeShape):
+        def chosen(self, tree):
+            return [(1, 0), (1, 0)]
+
+    policy.shape = TwiceAfterTheFirst(1, 2, 1)
     (tree,), _ = grow(policy, tiny_text, other)
     assert policy.metrics([tree])["fork/different_observation"] == (2, 2)
     assert policy_of(Echo, tiny_text).metrics([]).keys() == policy.metrics([tree]).keys()
