@@ -47,12 +47,16 @@ def lengths(method: str) -> dict:
         turns = {"max_turn_length": 8, "max_observation_length": 64, "max_completion_length": 256}
         data = {"dataset_name": "metadata/demo/search_train.yaml"}
         data["environment_args"] = '{"retriever": "metadata/demo/search/corpus.jsonl"}'
-        return turns | data | {"per_device_train_batch_size": 6}
+        return turns | data | {"per_device_train_batch_size": 6, "tree_num": 2}
     if method == "gigpo":
-        return lengths("tree_grpo") | {"per_device_train_batch_size": 8}
+        return turns_of_tree_grpo() | {"num_generations": 4, "per_device_train_batch_size": 8}
     if method == "turn_value":
-        return lengths("tree_grpo")
+        return turns_of_tree_grpo()
     return {"max_thought_length": 16, "max_answer_length": 8}
+
+
+def turns_of_tree_grpo() -> dict:
+    return {name: value for name, value in lengths("tree_grpo").items() if name != "tree_num"}
 
 
 @pytest.fixture
