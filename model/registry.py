@@ -5,18 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 
 from transformers import AutoConfig, PretrainedConfig
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES
 
-from model.qwen_module import Qwen2_5VLModule
+from model.families import Gemma3Module
+from model.qwen_module import Qwen2_5VLModule, Qwen2VLModule, Qwen3VLModule
 from model.text_module import TextModule
+from model.unsupported import unsupported
+from model.vision_language import VisionLanguageModule
 from model.vlm_module import VLMModule
 from task.errors import UserError
 
 MODULES = {
+    "qwen2_vl": Qwen2VLModule,
     "qwen2_5_vl": Qwen2_5VLModule,
-    "qwen2": TextModule,
-    "qwen3": TextModule,
-    "llama": TextModule,
+    "qwen3_vl": Qwen3VLModule,
+    "qwen3_vl_moe": Qwen3VLModule,
+    "gemma3": Gemma3Module,
 }
 
 
@@ -25,20 +29,21 @@ def module_for(
 ) -> VLMModule:
     """A new module for a model's config, folder or hub name.
 
-    Model types outside the table use TextModule if transformers has a decoder-only language model for them.
-    Raises UserError for other families, adapter folders and places without a readable config.
+    Model types outside the table use VisionLanguageModule if transformers has a model of pictures and text for them,
+    and TextModule if it has a decoder-only language model. Raises UserError for what cannot be trained (`unsupported`),
+    adapter folders and places without a readable config.
     """
     config = config_or_path
     if not isinstance(config, PretrainedConfig):
         config = _read_config(str(config_or_path), revision, trust_remote_code)
-    module = MODULES.get(config.model_type)
-    if module is None:
-        if config.model_type not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or _sees(config) or config.is_encoder_decoder:
-            raise UserError(
-                f"model type {config.model_type!r} is not supported: choose one of {', '.join(sorted(MODULES))} or "
-                f"another decoder-only text model of transformers."
-            )
-        module = TextModule
+    general = VisionLanguageModule if config.model_type in MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES else TextModule
+    module = MODULES.get(config.model_type, general)
+    reason = unsupported(config, module.sees_both_ways)
+    if reason:
+        raise UserError(
+            f"model type {config.model_type!r} is not supported: {reason}. Choose a vision-language model or a "
+            "decoder-only text model of transformers with causal attention (docs/models.md)."
+        )
     return module(config)
 
 
@@ -58,7 +63,3 @@ def _read_config(name: str, revision: str | None, trust_remote_code: bool) -> Pr
             f"no model config could be read from {name!r} ({first_line}): give a folder with a config.json or the "
             f"name of a model on the hub."
         ) from error
-
-
-def _sees(config: PretrainedConfig) -> bool:
-    return any(hasattr(config, part) for part in ("vision_config", "audio_config"))

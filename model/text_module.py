@@ -7,11 +7,9 @@ import re
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from model.control_tokens import turn_tokens
 from model.vlm_module import TURN_TOKENS, EncodedPrompt, VLMModule, refuse_in_text, tools_in, typed_parts, unloadable
 from task.errors import UserError
-
-# May be listed by tokenizers and written by templates, but do not delimit turns; questions may contain them.
-BLOCK_TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 
 
 class TextModule(VLMModule):
@@ -73,18 +71,11 @@ class TextModule(VLMModule):
                 f"{len(images)} pictures and {len(videos)} videos for {self.config.model_type}, a text model: "
                 f"train a vision-language model, or leave rows with media out."
             )
-        refuse_in_text(messages, self._borders(), "the border of a turn")
+        borders = turn_tokens(self.processor, str(self.processor.chat_template))
+        refuse_in_text(messages, (*TURN_TOKENS, *borders), "the border of a turn")
         # The template writes the special tokens itself; a second BOS would be wrong.
         ids = self.processor(self.render(messages), add_special_tokens=False)["input_ids"]
         return EncodedPrompt(ids=ids, position_ids=torch.arange(len(ids)), next_position=len(ids))
-
-    def _borders(self) -> list[str]:
-        """The tokens that delimit turns: the common ones, the tokenizer's own, and those in its template."""
-        added = [token for token in self.processor.added_tokens_decoder.values() if token.special]
-        written = [token.content for token in added if token.content in str(self.processor.chat_template)]
-        written = [token for token in written if token not in BLOCK_TAGS]
-        own = [token for token in (self.processor.eos_token, self.processor.bos_token) if token]
-        return [*TURN_TOKENS, *own, *written]
 
     def encode_observation(self, parts):
         if any(part["type"] == "image" for part in parts):

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import torch
 from jinja2 import TemplateError
-from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 from task.errors import UserError
 
@@ -31,17 +30,20 @@ class EncodedPrompt:
 
     Args:
         ids: P token ids with expanded media placeholders, never truncated; they end with the assistant's turn header.
-        media: further model inputs, on the CPU: pixel_values (patches, values per patch) and image_grid_thw
-            (pictures, 3), pixel_values_videos and video_grid_thw, second_per_grid_ts; empty for text.
+        media: further model inputs, on the CPU, in the layout of the family's processor: for Qwen pixel_values
+            (patches, values per patch) and image_grid_thw (pictures, 3), pixel_values_videos and video_grid_thw,
+            second_per_grid_ts; where no grid tells it, also placeholders (1, 2), the numbers of placeholder tokens of
+            pictures and videos. Empty for text.
         position_ids: (3, P) for models with multimodal rotary positions (time, height, width), else (P,).
         next_position: position of the first completion token on every axis; token d is at next_position + d.
         image_sizes: (width, height) of the originals in pixels: pictures first, then videos (one frame).
-        processed_sizes: the same after resizing, as the model sees them (from the grid).
-        item_keys: one per picture, then one per video; equal if and only if they are equal after processing.
+        processed_sizes: the same after resizing, as the model sees them (from the grid; the originals without one).
+        item_keys: one per picture, then one per video, or one for all of them where the layout has no grid; equal if
+            and only if they are equal after processing.
         media_key: equal for two prompts if and only if their media are equal; "" for text.
-        features: "image" and "video" -> (tokens, hidden size) of each, as a frozen vision tower gave them, on the
-            model's device; every pass over the prompt is given them in place of the pixels. None: each pass runs the
-            tower.
+        features: "image" and "video" -> the features of each item, (tokens, hidden size) or as the family's tower
+            returns them, on the model's device; every pass over the prompt is given them in place of the pixels. None:
+            each pass runs the tower.
     """
 
     ids: list[int]
@@ -60,6 +62,7 @@ class VLMModule(ABC):
 
     auto_class: type  # the transformers Auto class that loads the family
     vision_modules: str | None = None  # regular expression over the module paths of vision tower and merger, if any
+    sees_both_ways = False  # whether the tokens of a picture attend to each other in both directions
 
     def __init__(self, config):
         self.config = config
@@ -284,24 +287,16 @@ class VLMModule(ABC):
         library error that names no row.
         """
 
+    def token_types(self, input_ids: torch.Tensor) -> dict[str, torch.Tensor]:
+        """Model arguments that mark the tokens of pictures, for passes that feed pictures; {} where none are needed."""
+        return {}
+
     def batch_media(self, prompts: Sequence[EncodedPrompt], device: torch.device | str | None = None) -> dict:
         """Media of several prompts as model arguments, concatenated in order; {} if no prompt has any.
 
         These are the pixels, moved to `device`, or the features where prompts have them (all or none of a batch).
         """
-        prompts = [prompt for prompt in prompts if prompt.media]
-        keys = dict.fromkeys(key for prompt in prompts for key in prompt.media)
-        if not any(prompt.features for prompt in prompts):
-            joined = {key: torch.cat([prompt.media[key] for prompt in prompts if key in prompt.media]) for key in keys}
-            return {key: _on_device(values, device) for key, values in joined.items()}
-        assert all(prompt.features for prompt in prompts), "some prompts have features, others have pixels"
-        kinds = dict.fromkeys(kind for prompt in prompts for kind in prompt.features)
-        found = {kind: [item for prompt in prompts for item in prompt.features.get(kind, ())] for kind in kinds}
-        return {
-            "mm_encoder_outputs": {
-                kind: BaseModelOutputWithPooling(pooler_output=tuple(items)) for kind, items in found.items()
-            }
-        }
+        return {}
 
 
 def typed_parts(messages: list[dict]) -> list[dict]:
@@ -364,7 +359,7 @@ def _as_set(ids) -> set[int]:
     return set(ids) if isinstance(ids, list | tuple) else {ids}
 
 
-def _on_device(values: torch.Tensor, device) -> torch.Tensor:
+def on_device(values: torch.Tensor, device) -> torch.Tensor:
     """Copied to a GPU from pinned memory, so that the host does not wait for work queued there."""
     if device is not None and torch.device(device).type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)

@@ -54,7 +54,8 @@ def dense(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
     positions = torch.stack([torch.nn.functional.pad(p, (0, length - p.shape[-1])) for p in positions], dim=-2)
     media = [shown for path in paths for shown in (prompt, *(node.media for node in path)) if shown is not None]
     mask = torch.arange(length) < torch.tensor([len(row) for row in rows])[:, None]
-    logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, **module.batch_media(media)).logits
+    inputs = module.batch_media(media) | module.token_types(ids)
+    logits = model(input_ids=ids, position_ids=positions, attention_mask=mask, **inputs).logits
     logits[..., module.forbidden_token_ids(processor)] = -torch.inf
     wanted = []
     for row, path in zip(logits, paths, strict=True):

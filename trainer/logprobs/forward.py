@@ -59,7 +59,7 @@ class RowForward:
         self.sharing = prefix_sharing != "off"
         if self.sharing:
             try:
-                use_tree_attention(model)
+                use_tree_attention(model, module.sees_both_ways)
             except UserError as error:
                 if prefix_sharing == "on":
                     raise
@@ -209,6 +209,7 @@ def dense_forward(
         labels=labels,
         fused_lm_head=True,
         **module.batch_media(with_media, input_ids.device),
+        **module.token_types(input_ids),
     )
     entropy = outputs.entropy
     return outputs.log_probs[:, -logits_to_keep:], None if entropy is None else entropy[:, -logits_to_keep:]

@@ -88,27 +88,33 @@ def attention_by_tower(model: PreTrainedModel) -> dict[str, str]:
     return found if vision is None else found | {"vision": vision._attn_implementation}
 
 
-def check_packable(model: PreTrainedModel) -> None:
-    """Raises UserError, with the way out, if packed training would not be exact for this language model."""
+def check_packable(model: PreTrainedModel, sees_both_ways: bool = False) -> None:
+    """Raises UserError, with the way out, if packed training would not be exact for this language model.
+
+    `sees_both_ways`: whether the tokens of a picture attend to each other in both directions.
+    """
     text = model.config.get_text_config()
-    unusual = set(getattr(text, "layer_types", None) or []) - {"full_attention"}
+    unusual = sorted(set(getattr(text, "layer_types", None) or []) - {"full_attention"})
     window = getattr(text, "sliding_window", None) if getattr(text, "use_sliding_window", True) else None
     if window and not getattr(text, "layer_types", None):
-        unusual = {f"sliding_attention (sliding_window={window})"}
-    if unusual:
+        unusual = [f"sliding_attention (sliding_window={window})"]
+    found = [f"{', '.join(unusual)} layers"] if unusual else []
+    found += ["pictures whose tokens see each other both ways"] if sees_both_ways else []
+    found += ["attention with a soft cap"] if getattr(text, "attn_logit_softcapping", None) else []
+    if found:
         raise UserError(
-            f"the language model has {', '.join(sorted(unusual))} layers, and packed training is exact for full "
-            "attention only: train one row per leaf with --prefix_sharing off"
+            f"the language model has {' and '.join(found)}, and packed training is exact for full attention only: "
+            "train one row per leaf with --prefix_sharing off"
         )
 
 
-def use_tree_attention(model: PreTrainedModel) -> None:
+def use_tree_attention(model: PreTrainedModel, sees_both_ways: bool = False) -> None:
     """Switches the language model to `tree_attention`, whatever it had; the vision tower keeps its own.
 
     Call it before making the optimizer. The switch is permanent, because gradient checkpointing looks the function up
-    again during backward. Raises UserError if the model cannot be packed.
+    again during backward. Raises UserError if the model cannot be packed (`check_packable`).
     """
-    check_packable(model)
+    check_packable(model, sees_both_ways)
     AttentionInterface.register(NAME, tree_attention_forward)
     AttentionMaskInterface.register(NAME, sdpa_mask)
     config, text = model.config, model.config.get_text_config()
