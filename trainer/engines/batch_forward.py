@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,10 +14,10 @@ from torch import Tensor
 
 from task.errors import UserError
 from trainer.engines.host_copies import upload
-from trainer.engines.kv_cache import ForkingCache
+from trainer.engines.kv_cache import RECURRENT, ForkingCache
 from trainer.engines.media_features import MediaFeatures
 
-FORKABLE = {"full_attention", "sliding_attention"}
+FORKABLE = {"full_attention", "sliding_attention", *RECURRENT}
 
 
 @dataclass(frozen=True)
@@ -28,12 +29,14 @@ class PendingTokens:
         ids: m >= 1 token ids.
         positions: (m,), or (3, m) for multimodal rotary positions.
         media: the EncodedPrompts whose placeholders are among `ids`, in order.
+        recurrent: the state (S,) after those n slots, for a model with layers that have one.
     """
 
     states: Tensor
     ids: list[int]
     positions: Tensor
     media: list = field(default_factory=list)
+    recurrent: Tensor | None = None
 
 
 class BatchForward:
@@ -56,8 +59,9 @@ class BatchForward:
         self.device = model.device
         self.prompt_tokens = self.fed_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.axes = prompts[0].position_ids.shape[:-1]
-        self.cache, self.cache_argument = ForkingCache(), _cache_argument(model)
-        self.mask_axes = _mask_axes(model)
+        kinds = layer_kinds(model)
+        self.cache, self.cache_argument = ForkingCache(kinds), _cache_argument(model)
+        self.recurrent, self.mask_axes = not RECURRENT.isdisjoint(kinds), _mask_axes(model)
         longest = max(len(prompt.ids) for prompt in prompts)
         self._set_pads([longest - len(prompt.ids) for prompt in prompts])
         self.next_position = upload([prompt.next_position for prompt in prompts], self.device)
@@ -73,7 +77,8 @@ class BatchForward:
         positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
         mask = torch.arange(ids.shape[1], device=self.device) >= self._pads if self.padded else None
-        return self._call(self.cache, ids, positions, mask, **self.media.arguments(self.prompts))[:, -1]
+        media = self.media.arguments(self.prompts) | self.media.module.token_types(ids)
+        return self._call(self.cache, ids, positions, mask, **media)[:, -1]
 
     def select(self, sources: list[int]) -> Tensor:
         """Row i becomes a copy of the old row sources[i]; rows that stay are not copied.
@@ -102,18 +107,30 @@ class BatchForward:
         """A copy of the keys and values of slots [begin, end) of a row, (end - begin, F)."""
         return self.cache.take(row, begin, end)
 
-    def enter(self, states: list[Tensor], next_positions: list[int]) -> None:
-        """Appends rows with the given states (n, F) and next positions."""
+    def state(self, row: int) -> Tensor | None:
+        """A copy of the state (S,) after a row's last slot; None for a model without such layers."""
+        return self.cache.state(row)
+
+    def enter(self, states: list[Tensor], next_positions: list[int], recurrent: Sequence[Tensor | None] = ()) -> None:
+        """Appends rows with the given keys and values (n, F), next positions and, if layers have one, states (S,)."""
         own = [self.length - pad for pad in self.pads] + [len(row) for row in states]
-        self.cache.enter_rows(states, max(own))
+        self.cache.enter_rows(states, max(own), recurrent)
         self.next_position = torch.cat([self.next_position, upload(next_positions, self.device)])
         self._set_pads([max(own) - slots for slots in own])
 
-    def extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], Tensor]:
+    def extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
         """Computes the pending tokens of rows that are not live, in one pass.
 
-        Returns the keys and values (m, F) of each row's new tokens, and the logits (A, V) after its last token.
+        Returns the keys and values (m, F) of each row's new tokens, the states (S,) after them (None for a model
+        without such layers), and the logits (A, V) after each row's last token.
+
+        A recurrent state would go on over the padding behind shorter rows, so that each row is a pass of its own.
         """
+        groups = [[row] for row in rows] if self.recurrent else [rows]
+        states, after, logits = zip(*map(self._extend, groups), strict=True)
+        return [one for group in states for one in group], [one for group in after for one in group], torch.cat(logits)
+
+    def _extend(self, rows: list[PendingTokens]) -> tuple[list[Tensor], list[Tensor | None], Tensor]:
         above, sizes = max(len(row.states) for row in rows), [len(row.ids) for row in rows]
         self.fed_tokens += sum(sizes)
         # New tokens are padded on the right: a row's slots stay contiguous, and no token attends to the padding.
@@ -125,12 +142,15 @@ class BatchForward:
         mask = (slots >= begin) & (slots < above + end)
         ends = sorted(set(sizes))
         keep = upload([size - 1 for size in ends], self.device)
-        cache = self.cache.with_rows([row.states for row in rows])
+        cache = self.cache.with_rows([row.states for row in rows], [row.recurrent for row in rows])
         inputs = [values.to(self.device) for values in (ids, positions, mask)]
         media = self.media.arguments([prompt for row in rows for prompt in row.media])
+        if media:
+            media |= self.media.module.token_types(inputs[0])
         logits = self._call(cache, *inputs, logits_to_keep=keep, **media)
         logits = logits[range(len(rows)), [ends.index(size) for size in sizes]]
-        return [cache.take(row, above, above + size) for row, size in enumerate(sizes)], logits
+        new = [cache.take(row, above, above + size) for row, size in enumerate(sizes)]
+        return new, [cache.state(row) for row in range(len(rows))], logits
 
     def _set_pads(self, pads: list[int], on_device: Tensor | None = None) -> None:
         self.pads, self.padded = pads, any(pads)
@@ -156,6 +176,12 @@ class BatchForward:
         ).logits
 
 
+def layer_kinds(model) -> list[str]:
+    """The kind of each layer of the language model, as its config names it."""
+    config = model.config.get_text_config()
+    return list(getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers)
+
+
 def _cache_argument(model) -> str:
     # renamed by transformers within the supported versions
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
@@ -169,8 +195,7 @@ def _mask_axes(model) -> int:
 
     Raises UserError for a model with layers whose state is not keys and values.
     """
-    config = model.config.get_text_config()
-    kinds = set(getattr(config, "layer_types", None) or ["full_attention"])
+    config, kinds = model.config.get_text_config(), set(layer_kinds(model))
     if kinds - FORKABLE:
         raise UserError(
             f"{type(model).__name__} has layers of kind {', '.join(sorted(kinds - FORKABLE))}, whose state cannot be "

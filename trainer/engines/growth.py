@@ -70,7 +70,7 @@ class Growth:
             return logits, []
         if self.expands:
             for index, fork in forking:
-                self.parked.keep_border(fork.prompt, fork.node, logits[index])
+                self.parked.keep_border(index, fork.prompt, fork.node, logits[index])
         sources, distinct = self.rows.fork()
         return logits[self.forward.select(sources)], distinct
 
@@ -176,6 +176,7 @@ class Growth:
         self.forward.enter(
             [self.parked.row(fork.prompt, fork.node) for fork in forks],
             [self.parked.next_position(fork.prompt, fork.node) for fork in forks],
+            [self.parked.recurrent(fork.prompt, fork.node) for fork in forks],
         )
         self.rows.enter(forks)
         return torch.cat([logits[: len(self.rows) - len(forks)], torch.stack(after)])
@@ -211,9 +212,9 @@ class Growth:
         known = {place: self.parked.border(*place) for place in places}
         missing = [place for place in places if known[place] is None]
         if missing:
-            states, logits = self.forward.extend([self.parked.pending(*place) for place in missing])
+            found = self.forward.extend([self.parked.pending(*place) for place in missing])
             self.stats["steps"] += 1
-            for place, new, after in zip(missing, states, logits, strict=True):
-                self.parked.store(*place, new)
+            for place, new, recurrent, after in zip(missing, *found, strict=True):
+                self.parked.store(*place, new, recurrent)
                 known[place] = after
         return [known[fork.prompt, fork.node] for fork in forks]

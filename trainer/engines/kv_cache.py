@@ -3,20 +3,25 @@
 transformers' DynamicCache copies all keys and values at every step (torch.cat) and whenever a row leaves. Here a step
 writes one slot, and forking or dropping copies only the rows that move. Outside the cache, the keys and values of n
 slots of one row are one tensor (n, F) with all layers side by side, so layers may differ in their numbers of heads.
+
+A layer with a recurrent or convolution state keeps the state after a row's last slot and nothing of the slots before.
+Outside the cache, the state of a row is one tensor (S,), and it belongs to the number of slots it was taken at.
 """
 
 # R rows, A entering rows, H key-value heads, L length (slots in use), D head size, F sum of H * D over layers
+# S numbers of a row's state over all layers that have one
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from transformers.cache_utils import Cache, DynamicLayer
+from transformers.cache_utils import Cache, DynamicLayer, LinearAttentionLayer
 
 SPARE = 64
+RECURRENT = {"linear_attention", "conv"}  # kinds of layers, as configs name them
 
 
 def room_for(room: tuple[int, int], rows: int, length: int) -> tuple[int, int]:
@@ -83,11 +88,65 @@ class ForkingLayer(DynamicLayer):
         self.values = self._value_room[:rows, :, :length]
 
 
-class ForkingCache(Cache):
-    """One `ForkingLayer` per layer; pass it to a model as its cache."""
+class StateLayer(LinearAttentionLayer):
+    """The convolution and recurrent states of one layer, (R, ...) each, whatever number of slots they have seen."""
 
-    def __init__(self):
-        super().__init__(layer_class_to_replicate=ForkingLayer)
+    def states(self) -> list[Tensor]:
+        """Those that the layer uses: a convolution layer has no recurrent state."""
+        return [
+            held for kind in (self.conv_states, self.recurrent_states) for held in kind.values() if held is not None
+        ]
+
+    def move_rows(self, rows: int, targets: Tensor, sources: Tensor) -> None:
+        """See `ForkingLayer.move_rows`."""
+        for kind in (self.conv_states, self.recurrent_states):
+            for place, old in kind.items():
+                if old is None:
+                    continue
+                kind[place] = torch.cat([old[:rows], old.new_empty(max(rows - len(old), 0), *old.shape[1:])])
+                kind[place].index_copy_(0, targets, old.index_select(0, sources))
+
+    def enter(self, states: list[Tensor]) -> None:
+        """Appends rows: for each of `states()` those (A, ...) of the new rows."""
+        for kind in (self.conv_states, self.recurrent_states):
+            for place, old in kind.items():
+                if old is not None:
+                    kind[place] = torch.cat([old, states.pop(0)])
+
+    def with_states(self, states: list[Tensor]) -> StateLayer:
+        """Another layer of the same kind in these states."""
+        layer = StateLayer(self.number_of_states)
+        for name in ("conv", "recurrent"):
+            for place, old in getattr(self, f"{name}_states").items():
+                if old is not None:
+                    getattr(layer, f"{name}_states")[place] = states.pop(0)
+                    getattr(layer, f"is_{name}_states_initialized")[place] = True
+                    layer.device, layer.dtype = old.device, old.dtype
+        layer.has_previous_state = dict(self.has_previous_state)
+        layer.conv_kernel_size = dict(self.conv_kernel_size)
+        return layer
+
+
+class ForkingCache(Cache):
+    """One `ForkingLayer` or `StateLayer` per layer; pass it to a model as its cache.
+
+    Args:
+        kinds: the kind of each layer, as a config's layer_types; () if all layers have keys and values.
+    """
+
+    def __init__(self, kinds: Sequence[str] = ()):
+        if RECURRENT.isdisjoint(kinds):
+            super().__init__(layer_class_to_replicate=ForkingLayer)
+        else:
+            super().__init__(layers=[StateLayer() if kind in RECURRENT else ForkingLayer() for kind in kinds])
+
+    @property
+    def attention(self) -> list[ForkingLayer]:
+        return [layer for layer in self.layers if isinstance(layer, ForkingLayer)]
+
+    @property
+    def recurrent(self) -> list[StateLayer]:
+        return [layer for layer in self.layers if isinstance(layer, StateLayer)]
 
     def move_rows(self, rows: int, targets: Tensor, sources: Tensor) -> None:
         """Resizes to `rows` rows; row targets[i] becomes a copy of the old row sources[i], the others stay.
@@ -103,26 +162,59 @@ class ForkingCache(Cache):
 
     def take(self, row: int, begin: int, end: int) -> Tensor:
         """A copy of slots [begin, end) of a row, (end - begin, F)."""
-        states = [states[row, :, begin:end] for layer in self.layers for states in (layer.keys, layer.values)]
+        states = [states[row, :, begin:end] for layer in self.attention for states in (layer.keys, layer.values)]
         return torch.cat([states.transpose(0, 1).flatten(1) for states in states], dim=1)
 
-    def enter_rows(self, states: list[Tensor], length: int) -> None:
-        """Appends one row for each of the states (n, F), n <= length; see `ForkingLayer.enter`."""
-        for layer, (keys, values) in zip(self.layers, self._by_layer(states), strict=True):
-            layer.enter(keys, values, length)
+    def state(self, row: int) -> Tensor | None:
+        """A copy of the state (S,) after a row's last slot; None if no layer has one."""
+        states = [held[row].flatten().float() for layer in self.recurrent for held in layer.states()]
+        return torch.cat(states) if states else None
 
-    def with_rows(self, states: list[Tensor]) -> ForkingCache:
-        """Another cache of the same layers with only these rows, all ending in the same slot."""
+    def enter_rows(self, states: list[Tensor], length: int, recurrent: Sequence[Tensor | None] = ()) -> None:
+        """Appends one row for each of the states (n, F), n <= length, and the state (S,) at its end if layers have one.
+
+        See `ForkingLayer.enter`.
+        """
+        for layer, (keys, values) in zip(self.attention, self._by_layer(states), strict=True):
+            layer.enter(keys, values, length)
+        for layer, found in zip(self.recurrent, self._by_state(recurrent), strict=True):
+            layer.enter(found)
+
+    def with_rows(self, states: list[Tensor], recurrent: Sequence[Tensor | None] = ()) -> ForkingCache:
+        """Another cache of the same layers with only these rows, all ending in the same slot.
+
+        A row without keys and values begins in no state, whatever `recurrent` says.
+        """
         cache = ForkingCache()
-        for index, (keys, values) in enumerate(self._by_layer(states)):
-            cache.update(keys, values, index)
+        cache.layer_class_to_replicate = None
+        begun = bool(self.recurrent) and len(states[0]) > 0
+        found = iter(self._by_state(recurrent) if begun else ())
+        for layer in self.layers:
+            fresh = ForkingLayer() if isinstance(layer, ForkingLayer) else StateLayer()
+            goes_on = begun and isinstance(layer, StateLayer)
+            cache.layers.append(layer.with_states(next(found)) if goes_on else fresh)
+        for layer, (keys, values) in zip(cache.attention, self._by_layer(states), strict=True):
+            layer.update(keys, values)
         return cache
+
+    def _by_state(self, rows: Sequence[Tensor | None]) -> list[list[Tensor]]:
+        """For each layer with states the states (A, ...) of the rows."""
+        if not self.recurrent:
+            return []
+        flat, begin, found = torch.stack(list(rows)), 0, []
+        for layer in self.recurrent:
+            found.append([])
+            for held in layer.states():
+                end = begin + held[0].numel()
+                found[-1].append(flat[:, begin:end].reshape(-1, *held.shape[1:]).to(held.dtype))
+                begin = end
+        return found
 
     def _by_layer(self, states: list[Tensor]) -> Iterator[list[Tensor]]:
         """Keys and values (A, H, N, D) of each layer, padded with 0 on the left."""
         longest, begin = max(map(len, states)), 0
         padded = torch.stack([F.pad(row, (0, 0, longest - len(row), 0)) for row in states])
-        for layer in self.layers:
+        for layer in self.attention:
             pair = []
             for like in (layer.keys, layer.values):
                 sizes = like.shape[1], like.shape[3]
