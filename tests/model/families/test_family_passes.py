@@ -1,0 +1,133 @@
+"""Each family's small random model: a forked tree and a packed pass have the values of plain rows, in float32."""
+
+import copy
+import functools
+import importlib.util
+import warnings
+
+import pytest
+import torch
+from engine_cases import assert_dense, assert_sound, engine, grow
+from family_cases import FAMILIES, built
+from family_runs import THOUGHT_END, prompts_of
+from packing_cases import assert_same_gradients, gradients
+from picture_cases import noise
+from trl.trainer.utils import add_fused_lm_head
+
+from task.errors import UserError
+from trainer.logprobs.forward import RowForward
+from trainer.policies.thought_answer import ThoughtAnswerPolicy
+from trainer.rollout import Rollout
+
+LACKING = {name for name, case in FAMILIES.items() if case.extra and not importlib.util.find_spec(case.extra)}
+NAMES = [pytest.param(name, marks=pytest.mark.skipif(name in LACKING, reason="lacks a package")) for name in FAMILIES]
+family = pytest.mark.parametrize("name", NAMES)
+
+
+@functools.cache
+def grown(name: str):
+    """(prompts, trees) of a text, one picture and two pictures: two thoughts with two answers each."""
+    module = built(name)[0]
+    prompts = prompts_of(module)
+    return prompts, grow(engine(built(name)), prompts, ThoughtAnswerPolicy(2, 2, 12, 5, THOUGHT_END))
+
+
+@family
+def test_a_prompt_is_what_the_library_makes_of_it(name):
+    """Ids and logits of two pictures equal those of the family's own processor and forward, which has no positions."""
+    module, model, processor = built(name)
+    images = [noise(0, 60, 90), noise(1, 130, 40)]
+    parts = [{"type": "image"}, {"type": "text", "text": "and"}, {"type": "image"}, {"type": "text", "text": "?"}]
+    given = [{**part, "index": place // 2} if part["type"] == "image" else part for place, part in enumerate(parts)]
+    prompt = module.encode([{"role": "user", "content": given}], images)
+    text = processor.apply_chat_template([{"role": "user", "content": parts}], add_generation_prompt=True)
+    bos = processor.tokenizer.bos_token
+    once = {"add_special_tokens": False} if bos and text.startswith(bos) else {}
+    whole = processor(text=[text], images=images, return_tensors="pt", **once)
+    assert prompt.ids == whole["input_ids"][0].tolist()
+    names = module._input_names | {"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"}
+    ids = torch.tensor([prompt.ids])
+    with torch.no_grad():
+        wanted = model(**{key: values for key, values in whole.items() if key in names}).logits
+        media = module.batch_media([prompt]) | module.token_types(ids)
+        got = model(input_ids=ids, position_ids=prompt.position_ids.unsqueeze(-2), **media).logits
+        other = module.encode([{"role": "user", "content": given}], [images[0], noise(2, 130, 40)])
+        media |= module.batch_media([other])
+        changed = model(input_ids=ids, position_ids=prompt.position_ids.unsqueeze(-2), **media).logits
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
+    assert (changed[:, -1] - got[:, -1]).abs().max() > 1e-3, "the second picture makes no difference"
+
+
+@family
+def test_every_leaf_of_a_forked_tree_has_the_log_probs_of_a_row_of_its_own(name):
+    module, _, processor = built(name)
+    assert any(len(tree.leaves()) == 4 for tree in grown(name)[1]), "no tree has all its answers"
+    for prompt, tree in zip(*grown(name), strict=True):
+        assert_sound(tree, module.eos_token_ids(processor))
+        assert_dense(built(name), prompt, tree)
+
+
+@family
+def test_features_that_are_computed_once_change_no_value(name):
+    """Those of a frozen tower, given in place of the pixels."""
+    module, model, _ = built(name)
+    prompts = [copy.copy(prompt) for prompt in grown(name)[0] if prompt.media]
+    frozen = copy.deepcopy(model).requires_grad_(False)
+    assert module.has_fixed_features(frozen)
+    known = {}
+    for prompt in prompts:
+        ids, positions = torch.tensor([prompt.ids]), prompt.position_ids.unsqueeze(-2)
+        with torch.no_grad():
+            wanted = model(input_ids=ids, position_ids=positions, **module.batch_media([prompt])).logits
+            prompt.features = module.media_features(frozen, prompt, known)
+            got = model(input_ids=ids, position_ids=positions, **module.batch_media([prompt])).logits
+        torch.testing.assert_close(got, wanted, atol=1e-5, rtol=0)
+    assert len(module.batch_media(prompts)["mm_encoder_outputs"]) == 1
+
+
+def row_tensors(rollout, pad: int):
+    """(B, P + T) ids and mask as TRL pads them, prompts on the left and completions on the right, and T."""
+    rows = range(len(rollout.row_tree))
+    prompts = [rollout.prompts[rollout.row_tree[row]].ids for row in rows]
+    completions = [rollout.completion(row) for row in rows]
+    longest, width = max(map(len, prompts)), max(map(len, completions))
+    ids = [
+        [pad] * (longest - len(before)) + before + after + [pad] * (width - len(after))
+        for before, after in zip(prompts, completions, strict=True)
+    ]
+    mask = [
+        [0] * (longest - len(before)) + [1] * (len(before) + len(after)) + [0] * (width - len(after))
+        for before, after in zip(prompts, completions, strict=True)
+    ]
+    return torch.tensor(ids), torch.tensor(mask), width
+
+
+@family
+def test_packed_rows_have_the_log_probs_and_gradients_of_dense_ones(name):
+    """Families for which packing is not exact refuse it, and their dense rows have the sampled log-probs."""
+    module, model, processor = built(name)
+    model = copy.deepcopy(model)
+    prompts, trees = grown(name)
+    rollout = Rollout.from_trees(prompts, copy.deepcopy(trees), 4, module.eos_token_ids(processor)[0])
+    ids, mask, width = row_tensors(rollout, processor.tokenizer.pad_token_id)
+    rows = list(range(len(ids)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        forward = RowForward(module, model, "auto", None)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    forward.start(rollout)
+    wanted = forward.dense(model, rows, ids, mask, width)
+    assert forward.sharing == FAMILIES[name].packed
+    if not forward.sharing:
+        with pytest.raises(UserError, match="packed training is exact for full attention only"):
+            RowForward(module, model, "on", None)
+        sampled = torch.tensor([row + [0.0] * (width - len(row)) for row in map(rollout.logprobs, rows)])
+        forbidden = torch.tensor(module.forbidden_token_ids(processor))
+        gap = wanted[0] - sampled  # the sampler leaves forbidden tokens out, so that its values are larger
+        assert len(forbidden) and gap[mask[:, -width:].bool()].max() <= 1e-5
+        return
+    wanted_gradients = gradients(model, *wanted)
+    got = forward(model, model, rows, ids, mask, width)
+    for one, other in zip(got, wanted, strict=True):
+        assert (one - other).abs().max() <= 5e-6
+    assert_same_gradients(gradients(model, *got), wanted_gradients)
