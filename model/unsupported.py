@@ -20,7 +20,10 @@ def unsupported(config: PretrainedConfig, sees_both_ways: bool = False) -> str |
 
     `sees_both_ways`: the family's module handles pictures whose tokens attend to each other in both directions.
     """
-    text = config.get_text_config()
+    try:
+        text = config.get_text_config()
+    except ValueError:  # MusicGen's, of an encoder and a decoder
+        return "it has more than one text model"
     if config.is_encoder_decoder or text.is_encoder_decoder:
         return "it is an encoder-decoder, and a tree of rollouts grows in one decoder"
     if any(getattr(part, name, None) for part in (config, text) for name in CROSS_ATTENTION):
@@ -46,5 +49,5 @@ def _not_causal(config: PretrainedConfig, sees_both_ways: bool) -> str | None:
     # With three position axes the types of tokens are for the positions, else for the attention mask.
     positions = hasattr(AutoModel._model_mapping.get(type(config), object), "get_rope_index")
     if not sees_both_ways and not positions and any(name in inputs for name in TOKEN_TYPES):
-        return "tokens of its prompts attend to later ones, so that a prompt cannot be shared between rows"
+        return "tokens of its prompts attend to later ones, and no module here tells the model which"
     return None

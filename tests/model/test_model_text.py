@@ -69,14 +69,6 @@ def test_each_model_type_finds_its_module(tiny_model_dir, tiny_text_dir):
         assert type(module_for(AutoConfig.for_model(listed))) is TextModule
 
 
-@pytest.mark.parametrize("model_type", ["llava", "gemma3", "t5"])
-def test_other_families_are_refused_with_the_list(model_type):
-    from transformers import AutoConfig
-
-    with pytest.raises(ValueError, match=f"'{model_type}' is not supported: choose one of llama, qwen2, qwen2_5_vl"):
-        module_for(AutoConfig.for_model(model_type))
-
-
 def test_a_place_without_a_model_gives_one_sentence(tmp_path):
     with pytest.raises(ValueError, match="no model config could be read from") as caught:
         module_for(tmp_path)
