@@ -121,7 +121,7 @@ def main() -> int:
     parser.add_argument("--unit", choices=("tokens", "seconds"), default="tokens")
     parser.add_argument("--scale_rewards", choices=("group", "batch", "none"), default="group")
     parser.add_argument("--tasks", type=int, default=20)
-    parser.add_argument("--draws", type=int, default=20_000, help="per prompt and pair (--check)")
+    parser.add_argument("--draws", type=int, default=6_000, help="per prompt and pair (--check)")
     parser.add_argument("--seed", type=int, default=1, help="of --check")
     parser.add_argument("--json", type=Path)
     args, flags = parser.parse_known_args()

@@ -18,18 +18,34 @@ against the mean of the other three, summed over tokens, without division by a s
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 from pathlib import Path
 from statistics import fmean
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-from agent_methods import METHODS, RECIPE, GRPOMATrainer, make_trainer, settings_for
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
 
-# isort: split
+ROOT = use_checkout()
+
 import torch
+import yaml
+from seed_runs import NOT_TRAINING
+from transformers import set_seed
 
-CHAINS = METHODS["chain"]
+from config.grpo_config import GRPOConfig
+from config.methods.tree_grpo import leaves_of
+from dataset.dataset_grpo import build_dataset
+from model.loading import load_policy
+from task.rewards.router import task_rewards
+from task.task_loader import load_tasks
+from trainer.grpo_ma_trainer import GRPOMATrainer
+
+RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
+PROMPTS = 16  # per step
+CHAINS = {"tree_num": 4, "expand_num": 0, "advantage": "inter"}
 ROWS = {
     "chains": CHAINS,
     "chains, token mean": CHAINS | {"loss_type": "dapo"},
@@ -42,6 +58,25 @@ ROWS = {
     "trees, code": {"fork_choice": "code"},
 }
 REFERENCE_STEPS = 40
+
+
+def settings_for(changes: dict) -> dict:
+    """GRPOConfig's arguments: the recipe's, then `changes`; PROMPTS prompts per step."""
+    settings = {key: value for key, value in RECIPE.items() if key not in NOT_TRAINING} | changes
+    settings["environment_args"] = json.dumps(settings["environment_args"])
+    rows = PROMPTS * leaves_of(argparse.Namespace(**{"branches_per_node": 1} | settings))
+    return settings | {"per_device_train_batch_size": rows, "use_cpu": True, "disable_tqdm": True}
+
+
+def make_trainer(settings: dict, seed: int, kind=GRPOMATrainer, model=None):
+    """A trainer of class `kind` on the demo's questions, from the shipped or a folder's weights."""
+    torch.set_num_threads(1)
+    set_seed(seed)
+    tasks = load_tasks()
+    module, policy, tokenizer = load_policy(str(model or ROOT / RECIPE["model_name_or_path"]), dtype="float32")
+    rows = build_dataset([str(ROOT / RECIPE["dataset_name"])], tasks)
+    args = GRPOConfig(seed=seed, data_seed=seed, **settings)
+    return kind(policy, task_rewards(tasks), args, rows, processing_class=tokenizer, module=module, tasks=tasks)
 
 
 class Gradients(GRPOMATrainer):
@@ -82,7 +117,7 @@ class Reference(Gradients):
 
 def collect(kind, changes: dict, steps: int, seed: int, folder: Path) -> Gradients:
     """A trainer after `steps` batches, without any update."""
-    settings = settings_for("tree", changes | {"learning_rate": 0.0, "log_trees": None})
+    settings = settings_for(changes | {"learning_rate": 0.0, "log_trees": None})
     settings |= {"output_dir": tempfile.mkdtemp(prefix="train_", dir=folder), "max_steps": steps}
     trainer = make_trainer(settings, seed, kind=kind, model=folder / "policy")
     trainer.kept, trainer.sampled = {}, []
@@ -112,7 +147,7 @@ def main() -> None:
     parser.add_argument("--policy_steps", type=int, default=14, help="updates on chains before the measurement")
     args = parser.parse_args()
     folder = args.output_dir
-    settings = settings_for("chain", {"log_trees": None, "max_steps": args.policy_steps})
+    settings = settings_for(CHAINS | {"log_trees": None, "max_steps": args.policy_steps})
     folder.mkdir(parents=True, exist_ok=True)
     trainer = make_trainer(settings | {"output_dir": tempfile.mkdtemp(prefix="train_", dir=folder)}, seed=11)
     trainer.train()

@@ -31,8 +31,8 @@ ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "lab"))
 
 from comparison import differences, read_runs, summary
+from comparison_lines import UNTRAINED, Line, changes_of, line_of, own_line, recipe_for
 from comparison_pages import write_pages
-from lines import UNTRAINED, Line, changes_of, line_of, own_line, recipe_for
 
 from dataset.unique_keys import UniqueKeyLoader
 from task.errors import UserError

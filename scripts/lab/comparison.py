@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median, stdev
 
 import numpy as np
-from lines import UNTRAINED
+from comparison_lines import UNTRAINED
 from scipy.special import ndtr, stdtrit
 
 AXES = ("tokens", "seconds", "updates")

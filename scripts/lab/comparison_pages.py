@@ -7,7 +7,7 @@ from pathlib import Path
 
 from chart import chart
 from comparison import AXES, curve
-from lines import UNTRAINED
+from comparison_lines import UNTRAINED
 
 HEAD = (
     "line", "runs", "{metric} (95% over seeds)", "updates", "sampled tokens", "leaves", "seconds", "s per update",

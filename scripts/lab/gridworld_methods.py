@@ -29,9 +29,8 @@ ROOT = use_checkout()
 
 import torch
 import yaml
-from agent_methods import NOT_TRAINING, TokenBudget
 from scipy.special import stdtrit
-from seed_runs import make_runs
+from seed_runs import NOT_TRAINING, TokenBudget, make_runs
 from transformers import set_seed
 
 from config.grpo_config import GRPOConfig

@@ -8,6 +8,22 @@ import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from transformers import TrainerCallback
+
+NOT_TRAINING = ("dataset_name", "model_name_or_path", "output_dir", "use_peft")  # keys of a recipe
+
+
+class TokenBudget(TrainerCallback):
+    """Stops training after the step in which `budget` sampled tokens are exceeded; needs logging_steps 1."""
+
+    def __init__(self, budget: int, prompts: int):
+        self.budget, self.prompts, self.tokens = budget, prompts, 0.0
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        self.tokens += (logs or {}).get("tokens/generated", 0.0) * self.prompts
+        control.should_training_stop |= self.tokens >= self.budget
+        return control
+
 
 def make_runs(
     folder: Path, methods: Iterable[str], seeds: Iterable[int], tokens: int, run: Callable[[str, int], dict]

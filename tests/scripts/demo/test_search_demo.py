@@ -6,6 +6,7 @@ import random
 import re
 
 import pytest
+import yaml
 from paths import ROOT
 
 from scripts.demo import make_facts, search_demonstrations
@@ -182,37 +183,10 @@ def test_the_shipped_model_searches_and_leaves_room_to_learn(one_thread):
 # ---- the comparison of methods
 
 
-@pytest.fixture
-def agent_methods(monkeypatch):
+def test_four_chains_are_compared_with_two_trees_of_three_leaves_on_as_many_prompts(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts" / "lab"))
-    return importlib.import_module("agent_methods")
-
-
-def test_the_bench_compares_four_chains_with_two_trees_of_three_leaves(agent_methods, tmp_path):
-    from config.grpo_config import GRPOConfig
-
-    chain, tree, changed = (
-        GRPOConfig(**agent_methods.settings_for(name, changes), output_dir=str(tmp_path))
-        for name, changes in (("chain", {}), ("tree", {}), ("tree", {"tree_num": 3, "loss_type": "dapo"}))
-    )
-    assert (chain.leaves, tree.leaves, changed.leaves) == (4, 6, 9)
-    assert (chain.advantage, tree.advantage, changed.loss_type) == ("inter", "intra_inter", "dapo")
-    for one in (chain, tree, changed):
-        assert one.per_device_train_batch_size == agent_methods.PROMPTS * one.leaves
-
-
-def test_the_bench_stops_at_its_budget_and_makes_a_table_of_the_runs_that_are_there(agent_methods, tmp_path):
-    from transformers import TrainerControl
-
-    budget, control = agent_methods.TokenBudget(5_000), TrainerControl()
-    stops = []
-    for tokens in (150.0, 150.0, 150.0):
-        budget.on_log(None, None, control, logs={"tokens/generated": tokens})
-        stops.append(control.should_training_stop)
-    budget.on_log(None, None, control, logs={"train_runtime": 1.0})
-    assert stops == [False, False, True] and budget.tokens == 7_200
-    for seed, em in ((1, 0.5), (2, 0.7)):
-        run = dict.fromkeys(agent_methods.COLUMNS, 0.0) | {"em": em}
-        (tmp_path / f"tree-seed{seed}.json").write_text(json.dumps(run))
-    found = agent_methods.table(tmp_path, agent_methods.METHODS, agent_methods.COLUMNS)
-    assert list(found) == ["tree"] and found["tree"]["em"] == [pytest.approx(0.6), pytest.approx(0.1414, abs=1e-4), 2]
+    module = importlib.import_module("comparison_lines")
+    recipe = yaml.safe_load((ROOT / "config/recipes/tree_grpo_demo.yaml").read_text())
+    chains = module.own_line(["chains", "tree_grpo", "tree_num=4", "expand_num=0", "advantage=inter"])
+    found = [module.recipe_for(line, recipe, None)[1] for line in (chains, module.line_of("tree_grpo"))]
+    assert [one["per_device_train_batch_size"] for one in found] == [16 * 4, 16 * 6]

@@ -36,6 +36,6 @@ def test_first_and_later_turns_are_all_turns_and_the_policy_stays(bench, tmp_pat
     kept = {name: torch.stack(found) for name, found in trainer.kept.items()}
     assert kept["gain"].shape == kept["first"].shape and min(one.abs().max() for one in kept.values()) > 1e-3
     assert (kept["first"] + kept["later"] - kept["gain"]).abs().max() < 1e-6
-    before = bench.make_trainer(bench.settings_for("tree", {"output_dir": str(tmp_path)}), 7).model.state_dict()
+    before = bench.make_trainer(bench.settings_for({"output_dir": str(tmp_path)}), 7).model.state_dict()
     assert all(torch.equal(weight, before[name]) for name, weight in trainer.model.state_dict().items())
     assert len(trainer.sampled) == 2 and min(trainer.sampled) > 1000

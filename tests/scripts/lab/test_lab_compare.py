@@ -13,8 +13,8 @@ sys.path.insert(0, str(ROOT / "scripts" / "lab"))
 import comparison
 from chart import chart
 from comparison import Run, difference, differences, spikes, summary
+from comparison_lines import changes_of, line_of, own_line, recipe_for
 from comparison_pages import write_pages
-from lines import changes_of, line_of, own_line, recipe_for
 
 from task.errors import UserError
 

@@ -7,7 +7,7 @@ import pytest
 from paths import ROOT
 
 sys.path.insert(0, str(ROOT / "scripts" / "lab"))
-from seed_runs import make_runs, table
+from seed_runs import TokenBudget, make_runs, table
 
 
 def test_runs_are_made_once_and_their_table_has_means_and_spreads(tmp_path, capsys):
@@ -33,3 +33,14 @@ def test_a_run_cut_short_is_not_written_and_an_untrained_one_is(tmp_path):
     assert not list(tmp_path.iterdir())
     make_runs(tmp_path, ["untrained"], [1], 100, lambda name, seed: {"steps": 0, "train_tokens": 0})
     assert json.loads((tmp_path / "untrained-seed1.json").read_text())["steps"] == 0
+
+
+def test_a_budget_of_tokens_stops_after_the_step_that_exceeds_it():
+    from transformers import TrainerControl
+
+    budget, control, stops = TokenBudget(5_000, prompts=16), TrainerControl(), []
+    for tokens in (150.0, 150.0, 150.0):
+        budget.on_log(None, None, control, logs={"tokens/generated": tokens})
+        stops.append(control.should_training_stop)
+    budget.on_log(None, None, control, logs={"train_runtime": 1.0})
+    assert stops == [False, False, True] and budget.tokens == 7_200
