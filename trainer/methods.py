@@ -130,9 +130,7 @@ def credit_reinforce_plus_plus(rows: Rows, args) -> Credit:
 
 
 def credit_grpo_ma(rows: Rows, args) -> Credit:
-    result = thought_answer(
-        rows.rewards, rows.prompts, rows.groups, rows.closed, args.thought_shrinkage, args.scale_rewards
-    )
+    result = thought_answer(rows.rewards, rows.prompts, rows.groups, rows.closed, args.scale_rewards)
     opposed = opposed_thoughts(result.thought, result.answer, rows.groups, rows.closed)
     metrics = {
         "variance/between": result.between,

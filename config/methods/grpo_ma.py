@@ -47,13 +47,6 @@ class GRPOMAFields:
             "chains (grpo_ma)."
         },
     )
-    thought_shrinkage: bool = field(
-        default=False,
-        metadata={
-            "help": "Multiply thought advantages by the prompt's reliability rho (our addition, not in the paper; "
-            "grpo_ma)."
-        },
-    )
 
 
 def size_of(args) -> RolloutSize:

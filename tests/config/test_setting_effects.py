@@ -128,7 +128,6 @@ OWN = {
     "max_answer_length": (3, {}),
     "objective": ("joint", {}),
     "answer_warmup_steps": (1, {}),
-    "thought_shrinkage": (True, {}),
     "thought_weight": (0.5, {}),
     "num_trees": (3, {}),
     "branch_factor": (3, {}),

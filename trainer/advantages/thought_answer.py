@@ -7,11 +7,10 @@ arXiv 2509.24494. With R_km the reward of answer m to thought k of one prompt:
     A(ans_km)  = (R_km - mean R) / std R       over all K*M answers of the prompt
 
 The paper specifies neither the std nor the epsilon; here they are the sample std and 1e-4, as in TRL. The estimator is
-otherwise the paper's. Two options depart from it, both off by default. `scale` names another divisor than the std of
-the prompt, which for thoughts shrinks with the differences between them: where thoughts do not matter, it brings the
-noise of their M answers to unit size. `shrinkage` (our addition) multiplies A(th) by the reliability below.
+otherwise the paper's. `scale` names another divisor than the std of the prompt, which for thoughts shrinks with the
+differences between them: where thoughts do not matter, it brings the noise of their M answers to unit size.
 
-Reliability (our addition, from the one-way variance decomposition of the K x M rewards):
+Reliability (our addition, logged, from the one-way variance decomposition of the K x M rewards):
 rho = between / (between + within / M), the share of the variance of thought values that is not sampling noise of the M
 answers.
 """
@@ -47,9 +46,7 @@ class ThoughtAnswer:
     answer_zero_spread: float
 
 
-def thought_answer(
-    rewards, prompts, thoughts, closed=None, shrinkage: bool = False, scale: str = "group"
-) -> ThoughtAnswer:
+def thought_answer(rewards, prompts, thoughts, closed=None, scale: str = "group") -> ThoughtAnswer:
     """Thought and answer advantages of N rows (a row is one thought with one of its answers).
 
     Args:
@@ -59,7 +56,6 @@ def thought_answer(
         closed: (N,) bool, False for rows of a thought that never closed. Such rows enter both groups with their reward
             but are excluded from the variance decomposition (their M rows are one completion, not M samples). Default:
             all closed.
-        shrinkage: multiply the thought advantages of each prompt by its rho.
         scale: of both levels, see `standardise`; for thoughts, the batch is the values of all thoughts of all prompts.
 
     >>> out = thought_answer([1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 1, 1])
@@ -80,8 +76,6 @@ def thought_answer(
     for prompt in np.unique(prompts):
         rows = prompts == prompt
         stats.append(_decompose(rewards[rows & closed], row_thought[rows & closed]))
-        if shrinkage and not np.isnan(stats[-1][2]):
-            thought[owner == prompt] *= stats[-1][2]
     between, within, rho = (_mean(column) for column in np.array(stats).reshape(-1, 3).T)
     return ThoughtAnswer(
         thought=thought[row_thought],

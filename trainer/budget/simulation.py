@@ -25,6 +25,8 @@ import numpy as np
 
 from trainer.advantages.groups import EPSILON
 
+# (prompt, indices (D, K) of the drawn thoughts, generator) -> their advantages (D, K)
+Advantages = Callable[["Thoughts", np.ndarray, np.random.Generator], np.ndarray]
 BLOCKS = 20  # of draws, between which the standard error is measured
 
 
@@ -71,6 +73,18 @@ def gradient_error(
         draws: per prompt, divided into `BLOCKS` blocks.
         scale: `scale_rewards`; "batch" and "none" differ by a constant, which the error does not see.
     """
+
+    def advantages(prompt: Thoughts, drawn: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        values = prompt.answers(drawn, answers, rng)
+        return standardised(values) if scale == "group" else values - values.mean(axis=1, keepdims=True)
+
+    return estimate_error(prompts, advantages, thoughts, draws, seed)
+
+
+def estimate_error(
+    prompts: Sequence[Thoughts], advantages: Advantages, thoughts: int, draws: int, seed: int = 0
+) -> tuple[float, float]:
+    """(error, its standard error) with any rule for the advantages, which must sum to 0 over the thoughts of a draw."""
     rng = np.random.default_rng(seed)
     squares, along, size = np.zeros(BLOCKS), np.zeros(BLOCKS), draws // BLOCKS
     for prompt in prompts:
@@ -78,19 +92,16 @@ def gradient_error(
         count = len(gradient)
         for block in range(BLOCKS):
             drawn = np.searchsorted(cumulative, rng.random((size, thoughts)) * cumulative[-1])
-            values = prompt.answers(drawn, answers, rng)
-            centred = values - values.mean(axis=1, keepdims=True)
-            advantages = (standardised(values) if scale == "group" else centred) / thoughts
             place = drawn + count * np.arange(size)[:, None]
-            estimate = np.bincount(place.ravel(), advantages.ravel(), size * count).reshape(size, count)
+            weights = advantages(prompt, drawn, rng) / thoughts
+            estimate = np.bincount(place.ravel(), weights.ravel(), size * count).reshape(size, count)
             squares[block] += (estimate**2).sum() / size
             along[block] += (estimate @ gradient).sum() / size
     length = sum(float(prompt.gradient @ prompt.gradient) for prompt in prompts)
 
-    def error(squares: np.ndarray, along: np.ndarray) -> np.ndarray:
+    def error(squares, along):
         return squares * length / along**2 - 1
 
-    total = squares.sum(), along.sum()
-    left_out = error((total[0] - squares) / (BLOCKS - 1), (total[1] - along) / (BLOCKS - 1))
+    left_out = error((squares.sum() - squares) / (BLOCKS - 1), (along.sum() - along) / (BLOCKS - 1))
     jackknife = np.sqrt((BLOCKS - 1) / BLOCKS * ((left_out - left_out.mean()) ** 2).sum())
-    return float(error(total[0] / BLOCKS, total[1] / BLOCKS)), float(jackknife)
+    return float(error(squares.mean(), along.mean())), float(jackknife)

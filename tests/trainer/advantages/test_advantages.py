@@ -181,15 +181,6 @@ class TestReliability:
         out = thought_answer(rewards, [0] * 4 + [1] * 2, [0, 0, 1, 1, 2, 3])
         assert out.rho == 1.0
 
-    def test_shrinkage_multiplies_the_thoughts_of_a_prompt_by_its_rho_and_nothing_else(self):
-        rewards = [1, 1, 0, 1, 0, 0, 1, 0]
-        prompts, thoughts = [0] * 8, [0, 0, 0, 0, 1, 1, 1, 1]
-        plain = thought_answer(rewards, prompts, thoughts)
-        shrunk = thought_answer(rewards, prompts, thoughts, shrinkage=True)
-        assert 0 < plain.rho < 1
-        assert shrunk.thought == pytest.approx(plain.thought * plain.rho)
-        assert shrunk.answer.tolist() == plain.answer.tolist()
-
 
 class TestVarianceLaw:
     """Thoughts fixed, answers drawn anew: Var(A_i) ~ 1/(M S^2) sum_j sigma_j^2 (delta_ij - 1/K - A_i A_j/(K-1))^2."""
