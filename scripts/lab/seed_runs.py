@@ -1,9 +1,8 @@
-"""Runs of several methods and seeds, one file each, only of complete runs, and their table."""
+"""Runs of several methods and seeds, one file each, only of complete runs."""
 
 from __future__ import annotations
 
 import json
-import statistics
 import sys
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -43,17 +42,3 @@ def make_runs(
                 sys.exit(f"{file.name} not written: stopped after {result['train_tokens']} of {tokens} tokens")
             file.write_text(json.dumps(result) + "\n")
             print(f"{file}: {file.read_text()}", flush=True)
-
-
-def table(folder: Path, methods: Iterable[str], metrics: Iterable[str]) -> dict:
-    """{method: {metric: [mean, standard deviation over seeds, seeds]}} of the runs in `folder`."""
-    found = {}
-    for name in methods:
-        runs = [json.loads(path.read_text()) for path in sorted(folder.glob(f"{name}-seed*.json"))]
-        if runs:
-            columns = {metric: [one[metric] for one in runs] for metric in metrics}
-            found[name] = {
-                metric: [statistics.fmean(v), statistics.stdev(v) if len(v) > 1 else 0.0, len(v)]
-                for metric, v in columns.items()
-            }
-    return found
