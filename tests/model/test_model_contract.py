@@ -91,10 +91,9 @@ def test_a_generation_in_between_leaves_no_trace(tiny_vlm, prompts):
 
 
 def test_positions_are_the_models_own(tiny_vlm, prompts):
+    """Those of pictures; videos are in test_positions.py."""
     module, model, _ = tiny_vlm
-    video = [{"role": "user", "content": [{"type": "video", "index": 0}, {"type": "text", "text": "What moves?"}]}]
-    clip = module.encode(video, videos=[[picture(i, 84, 56) for i in range(6)]])
-    for prompt in [*prompts, clip]:
+    for prompt in prompts:
         ids = torch.tensor([prompt.ids])
         kinds = (ids == module.config.image_token_id).int() + 2 * (ids == module.config.video_token_id).int()
         grids = {key: value for key, value in prompt.media.items() if not key.startswith("pixel")}

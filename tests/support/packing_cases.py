@@ -11,6 +11,7 @@ from transformers import (
 )
 from trl.trainer.utils import add_fused_lm_head
 
+from model.positions import restarted_after_media
 from model.qwen_module import Qwen2_5VLModule
 from model.text_module import TextModule
 from model.vlm_module import EncodedPrompt
@@ -85,8 +86,9 @@ def vlm_prompt(parts, seed=0):
     kinds = (tensor == IMAGE).int() + 2 * (tensor == VIDEO).int()
     grids = {name: media.get(name) for name in ("image_grid_thw", "video_grid_thw")}
     positions, _ = model.model.get_rope_index(tensor, mm_token_type_ids=kinds, **grids)
+    positions = restarted_after_media(positions[:, 0], kinds[0])
     key = str([(name, value.sum().item()) for name, value in media.items()]) if media else ""
-    return EncodedPrompt(ids, positions[:, 0], int(positions.max()) + 1, media, media_key=key)
+    return EncodedPrompt(ids, positions, int(positions.max()) + 1, media, media_key=key)
 
 
 def text_prompt(ids):
@@ -96,8 +98,8 @@ def text_prompt(ids):
 def dense(model, prompts, row_prompt, completions):
     """One row a leaf, each alone, through ordinary logits and the model's own positions.
 
-    Only behind a video are the positions stated: Transformers' own forward goes on from the last text position, its
-    generation from the largest one (on the time axis a video may reach further), and generation is what was sampled.
+    Only behind a video are the positions stated: there Transformers' own are not those of the model's authors
+    (model/positions.py).
     """
     width = max(map(len, completions))
     log_probs, entropies = [], []
