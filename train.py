@@ -34,7 +34,7 @@ from config.script_arguments import GRPOScriptArguments
 from config.startup import print_model, print_prompt, print_run, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
 from dataset.manifest import print_sources, read_manifests
-from model.loading import load_policy, trainable_report
+from model.loading import coordinate_frame_of, load_policy, trainable_report
 from task.errors import UserError, library_refusals
 from task.own_tasks import use_task_dir
 from task.rewards.record_check import check_record
@@ -133,7 +133,10 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         )
     make_output(args.output_dir)
     check_reporters(args.report_to)
-    tasks = load_tasks(thought_end=args.thought_end)
+    model_name = locate(model_args.model_name_or_path)
+    source = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
+    frame = coordinate_frame_of(model_name, given=model_args.coordinate_frame, **source)
+    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
     data = {"seed": args.data_seed, "image_root": script.image_root, "on_bad_media": args.on_bad_media}
     manifests, held_out = (
         [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
@@ -154,16 +157,17 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
 
     dtype = model_args.resolve_dtype(args.bf16)
     module, model, processor = load_policy(
-        locate(model_args.model_name_or_path),
+        model_name,
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=dtype_to_load(dtype, args, adapter=model_args.use_peft),
         attn_implementation=model_args.attn_implementation,
         quantization_config=model_args.quantization(dtype),
         min_pixels=model_args.min_pixels,
         max_pixels=model_args.max_pixels,
-        revision=model_args.model_revision,
-        trust_remote_code=args.trust_remote_code,
+        coordinate_frame=frame,
+        chat_template_kwargs=args.chat_template_kwargs,
         trainable=True,
+        **source,
     )
     module.freeze(model, model_args.freeze_vision)
     if not model_args.use_peft:
@@ -188,22 +192,28 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         settings = parse_environment_args(args.environment_args)
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
-        model_name = model_args.adapter_path or model_args.model_name_or_path
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        print_run(model_name, script.dataset_name, args, weights)
+        print_run(model_args.adapter_path or model_args.model_name_or_path, script.dataset_name, args, weights)
         print_settings(args, provenance)
         print_model(
             trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor
         )
-        row = train_dataset[0]
-        prompt = trainer.encoder.encode(row)
-        if prompt is not None:
-            record, sizes = read_row(row), [[*prompt.image_sizes, None][0], [*prompt.processed_sizes, None][0]]
-            check_record(tasks[record["question_type"]], record, *sizes)
-        if script.print_prompt and prompt is not None:
-            print_prompt(module.render(read_row(row)["messages"]), prompt)
+        if any(tasks[name].config["frame"] == "processed" for name in types):
+            print(f"  coordinates are asked for and scored in the frame {frame}")
+        try_first_prompt(trainer, script.print_prompt)
         print(f"{len(train_dataset)} prompts, {args.leaves} leaves per prompt and process", flush=True)
     return trainer
+
+
+def try_first_prompt(trainer: GRPOMATrainer, shown: bool) -> None:
+    """Encodes the first prompt, lets its task score an empty completion, and prints the prompt if it is to be shown."""
+    row = trainer.train_dataset[0]
+    prompt = trainer.encoder.encode(row)
+    if prompt is not None:
+        record, sizes = read_row(row), [[*prompt.image_sizes, None][0], [*prompt.processed_sizes, None][0]]
+        check_record(trainer.tasks[record["question_type"]], record, *sizes)
+        if shown:
+            print_prompt(trainer.module.render(record["messages"]), prompt)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ import trl
 from peft import LoraConfig
 
 from task.errors import UserError
+from task.task_loader import MODEL_FRAMES
 
 
 @dataclass
@@ -42,6 +43,15 @@ class GRPOModelConfig(trl.ModelConfig):
     )
     max_pixels: int | None = field(
         default=None, metadata={"help": "Maximum pixels per picture after resizing. Default: the checkpoint's."}
+    )
+
+    coordinate_frame: str | None = field(
+        default=None,
+        metadata={
+            "help": "Scale on which the model writes coordinates: processed (pixels of the processed picture) or "
+            "norm1000 (0 to 1000 on both axes). Default: the family's; needed for families without a documented one.",
+            "choices": list(MODEL_FRAMES),
+        },
     )
 
     def __post_init__(self):

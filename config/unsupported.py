@@ -26,7 +26,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "cache_implementation": (None,),
     "num_generations_eval": (None, 1),
     "model_init_kwargs": (None,),
-    "chat_template_kwargs": (None,),
     "neftune_noise_alpha": (None,),
     "label_smoothing_factor": (0.0,),
     "train_sampling_strategy": ("random",),

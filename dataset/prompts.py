@@ -13,13 +13,14 @@ import re
 from task.agents.environment import tools_of
 from task.errors import UserError
 from task.parsing.answers import thought_tags
+from task.rewards.frames import check_unit, with_unit
 
 SLOT = re.compile(r"(?<!\\)<(image|video)>")
 ESCAPED = re.compile(r"\\(<(?:image|video)>)")
 
 
 def render_question(task, question: str) -> str:
-    """The text of the user turn: the task's template with the question and this run's thought tags.
+    """The text of the user turn: the task's template with the question, this run's thought tags and unit.
 
     >>> from types import SimpleNamespace
     >>> task = SimpleNamespace(
@@ -28,7 +29,7 @@ def render_question(task, question: str) -> str:
     >>> render_question(task, "How many?")
     'How many? Think inside <analysis> </analysis>.'
     """
-    return _with_tags(task.config["grpo_template"], task.thought_end).replace("{Question}", question)
+    return _worded(task.config["grpo_template"], task).replace("{Question}", question)
 
 
 def build_messages(record: dict, task) -> list[dict]:
@@ -39,16 +40,18 @@ def build_messages(record: dict, task) -> list[dict]:
     message has the tool schemas under "tools".
 
     Raises:
-        UserError: the question has slots, but not exactly one per medium.
+        UserError: the question has slots, but not exactly one per medium, or the prompt does not ask for coordinates in
+            the frame in which they are scored.
     """
+    check_unit(task)
     content = [] if _has_slots(record, "image") else _media(record, "image")
     content += [] if _has_slots(record, "video") else _media(record, "video")
-    before, after = _with_tags(task.config["grpo_template"], task.thought_end).split("{Question}")
+    before, after = _worded(task.config["grpo_template"], task).split("{Question}")
     content += _text(before) + _question_parts(record["question"]) + _text(after)
     messages = [{"role": "user", "content": _join_texts(content)}]
     system = task.config.get("system_prompt")
     if system:
-        messages.insert(0, {"role": "system", "content": _text(_with_tags(system, task.thought_end))})
+        messages.insert(0, {"role": "system", "content": _text(_worded(system, task))})
     tools = tool_schemas(getattr(task, "make_environment", None))
     return [messages[0] | {"tools": tools}, *messages[1:]] if tools else messages
 
@@ -125,7 +128,7 @@ def _join_texts(parts: list[dict]) -> list[dict]:
     return joined
 
 
-def _with_tags(template: str, thought_end: str) -> str:
-    """The template with this run's thought tags; applied before the question is inserted."""
-    opening, closing = thought_tags(thought_end)
-    return template.replace("</think>", closing).replace("<think>", opening)
+def _worded(template: str, task) -> str:
+    """The template with this run's thought tags and unit of coordinates; applied before the question is inserted."""
+    opening, closing = thought_tags(task.thought_end)
+    return with_unit(template.replace("</think>", closing).replace("<think>", opening), task)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from model.chat_templates import read_template_kwargs
 from model.registry import module_for
 from model.vlm_module import TOWERS, VLMModule, unloadable
 from task.errors import UserError
@@ -32,6 +33,8 @@ def load_policy(
     max_pixels: int | None = None,
     revision: str | None = None,
     trust_remote_code: bool = False,
+    coordinate_frame: str | None = None,
+    chat_template_kwargs: str | dict | None = None,
     trainable: bool = False,
 ) -> tuple:
     """(module, model, processor) of a model, with an adapter on top if one is named.
@@ -40,6 +43,8 @@ def load_policy(
     folder if that has one, so that the pixel limits are those of training; limits given here take precedence.
 
     Args:
+        coordinate_frame: the module's, where the checkpoint was trained on another than its family's.
+        chat_template_kwargs: what the chat template is told besides the turns, as JSON or a dict.
         trainable: whether the adapter's weights stay trainable.
     """
     origin = ""
@@ -55,6 +60,8 @@ def load_policy(
         module = module_for(name_or_path, **source)
     except UserError as error:
         raise UserError(f"{origin}{error}") from error
+    module.coordinate_frame = coordinate_frame or module.coordinate_frame
+    module.template_kwargs = read_template_kwargs(chat_template_kwargs)
     model = module.load_model(name_or_path, dtype, attn_implementation, quantization_config, **source)
     if adapter_path is not None:
         model = load_adapter(model, adapter_path, trainable=trainable)
@@ -63,6 +70,16 @@ def load_policy(
     else:
         processor = module.load_processor(name_or_path, min_pixels, max_pixels, **source)
     return module, model, processor
+
+
+def coordinate_frame_of(
+    name_or_path: str | None, adapter_path: str | None = None, given: str | None = None, **source
+) -> str | None:
+    """The frame in which a model writes coordinates, from its config alone: `given`, else its family's.
+
+    None if it is not known. `source` is passed to `module_for`.
+    """
+    return given or module_for(name_or_path or adapter_base(adapter_path), **source).coordinate_frame
 
 
 def check_one_kind(path: str | Path) -> None:

@@ -16,6 +16,7 @@ class TextModule(VLMModule):
     """A text model: no media, one position axis, the tokenizer is the processor."""
 
     auto_class = AutoModelForCausalLM
+    coordinate_frame = "processed"  # prompts without pictures have no frame; this is the default of tasks
 
     def load_processor(self, name, min_pixels=None, max_pixels=None, revision=None, trust_remote_code=False):
         """Loads the tokenizer; pixel limits are ignored. UserError if it has no chat template."""

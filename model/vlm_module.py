@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from jinja2 import TemplateError
 
+from model.chat_templates import check_template_kwargs, opened_by
+from model.coordinates import COORDINATE_FRAMES
 from task.errors import UserError
 
 # P prompt tokens
@@ -58,15 +60,24 @@ class EncodedPrompt:
 
 
 class VLMModule(ABC):
-    """A family of models. An instance belongs to one checkpoint and keeps its config and processor."""
+    """A family of models. An instance belongs to one checkpoint and keeps its config and processor.
+
+    Attributes:
+        coordinate_frame: the frame in which the model writes coordinates, `processed` or `norm1000`
+            (model/coordinates.py); None if that is not known.
+        template_kwargs: what the chat template is told besides the turns, such as {"enable_thinking": False}.
+    """
 
     auto_class: type  # the transformers Auto class that loads the family
     vision_modules: str | None = None  # regular expression over the module paths of vision tower and merger, if any
     sees_both_ways = False  # whether the tokens of a picture attend to each other in both directions
+    coordinate_frame: str | None = None
 
     def __init__(self, config):
         self.config = config
+        self.coordinate_frame = COORDINATE_FRAMES.get(config.model_type, self.coordinate_frame)
         self.processor = None
+        self.template_kwargs: dict = {}
         self._stated_eos: set[int] = _as_set(getattr(config.get_text_config(), "eos_token_id", None))
 
     def load_model(
@@ -145,7 +156,7 @@ class VLMModule(ABC):
 
     def _rendered(self, turns: list[dict], tools: list[dict] | None) -> str:
         """The turns as text by the chat template. UserError if it rejects them or drops some of their text."""
-        options = {"tools": tools, "add_generation_prompt": True, "tokenize": False}
+        options = self.template_kwargs | {"tools": tools, "add_generation_prompt": True, "tokenize": False}
         try:
             rendered = self.processor.apply_chat_template(turns, **options)
         except (TemplateError, TypeError) as error:
@@ -164,13 +175,17 @@ class VLMModule(ABC):
         return rendered
 
     def _check_header(self, name: str) -> None:
-        """UserError if the chat template itself opens the thought."""
-        if self.render([{"role": "user", "content": "?"}]).rstrip().endswith("<think>"):
-            raise UserError(
-                f"{name}: its chat template ends a prompt with <think>, so that no completion could hold the opening "
-                "tag and the format reward would always be 0: take <think> off the end of chat_template.jinja in a "
-                "local copy of the model's folder."
-            )
+        """UserError if the chat template refuses a plain question, or does not read one of `template_kwargs`."""
+        check_template_kwargs(self.template_kwargs, self.processor.chat_template)
+        self.render([{"role": "user", "content": "?"}])
+
+    @property
+    def opened_thought(self) -> str:
+        """What the chat template has already written of every completion: "", or the opening tag of a thought.
+
+        It is part of the prompt, so the policy continues inside the thought; `completion_texts` puts it back.
+        """
+        return opened_by(self.render([{"role": "user", "content": "?"}]))
 
     @abstractmethod
     def encode(self, messages: list[dict], images: Sequence = (), videos: Sequence = ()) -> EncodedPrompt:
@@ -262,7 +277,8 @@ class VLMModule(ABC):
     def completion_texts(self, rows: Iterable[Sequence[int]], eos_ids: Iterable[int]) -> list[str]:
         """The texts of completions as rewards read them: without end, padding and turn tokens at the end.
 
-        Special tokens elsewhere are kept, since a tokenizer may list `<answer>` as one.
+        A thought that the chat template opened is whole: the text begins with its tag (`opened_thought`). Special
+        tokens elsewhere are kept, since a tokenizer may list `<answer>` as one.
 
         Args:
             rows: token ids of each completion.
@@ -271,12 +287,12 @@ class VLMModule(ABC):
         vocabulary = self.tokenizer.get_added_vocab()
         turns = {vocabulary[token] for token in TURN_TOKENS if token in vocabulary}
         closing = {*eos_ids, *turns, *_as_set(self.tokenizer.pad_token_id)}
-        texts = []
+        opened, texts = self.opened_thought, []
         for row in rows:
             end = len(row)
             while end and row[end - 1] in closing:
                 end -= 1
-            texts.append(self.tokenizer.decode(row[:end], skip_special_tokens=False))
+            texts.append(opened + self.tokenizer.decode(row[:end], skip_special_tokens=False))
         return texts
 
     @abstractmethod

@@ -15,8 +15,9 @@ TASK_CONFIG = {
     "description": "a short text, compared after white space and case",  # optional, as the next three
     "input_format": "a question, with or without pictures",
     "output_format": "a few words",
-    # The coordinate frame of the answer: "none" (no coordinates), "original", "processed" (Qwen2.5-VL's pixels) or
-    # "norm1000" (0 to 1000). The last two need process_answer(answer, size_from, size_to): trajectory_sharerobot.py.
+    # The coordinate frame of the answer: "none" (no coordinates), "original", "norm1000" (0 to 1000), or "processed":
+    # the scale of the run's model, which {Coordinates} in the template names. The last two need
+    # process_answer(answer, size_from, size_to): trajectory_sharerobot.py.
     "frame": "none",
     # "system_prompt": "...",  # optional
 }
@@ -34,7 +35,8 @@ SELF_TEST = {
 METRICS = {"parse_failure_rate": "lower"}
 
 # Rewards get the completion only, never the prompt, and must not raise on anything a model writes. kw always holds id,
-# question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end.
+# question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end. In the
+# frame "processed", processed_size is the plane of the model's coordinates.
 
 
 def format_reward(completion, sol, **kw):

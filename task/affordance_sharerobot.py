@@ -1,8 +1,8 @@
 """Where to grasp: the box of the part of an object that an action touches.
 
 Data: ShareRobot's affordance part (BAAI/ShareRobot, Apache-2.0: x, y, width, height in pixels of the original picture),
-and any record with a box. If there are several true boxes, any of them counts. The model writes the two corners in
-pixels of the processed picture, as Qwen2.5-VL does.
+and any record with a box. If there are several true boxes, any of them counts. The model writes the two corners
+in its own coordinates: pixels of the processed picture (Qwen2.5-VL), or 0 to 1000 (Qwen3-VL).
 
 Reward: intersection over union (IoU) with the best-matching true box; more than one box is not an answer. Metrics: mean
 IoU, the share of predictions with an IoU of at least 0.5, and the share whose centre lies in a true box.
@@ -18,7 +18,7 @@ TASK_CONFIG = {
     "task_type": "affordance-sharerobot",
     "grpo_template": (
         "{Question} First think inside <think> </think>, then give the area to touch inside <answer> </answer> "
-        "as [x1, y1, x2, y2] in pixels of the picture."
+        "as [x1, y1, x2, y2] {Coordinates}."
     ),
     "description": "the box of the area that an action touches, scored by its IoU with the true one",
     "input_format": "one picture and an instruction in words",

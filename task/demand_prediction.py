@@ -10,10 +10,11 @@ object classes that meet them) once the objects are annotated in pictures or lis
 The question must list the choices with their letters: the model sees nothing else.
 
 Reward for a predicted point: exp(-gap / (0.1 * diagonal)), where gap is the distance to the nearest true box or point
-in the processed picture, 0 inside a box. For a predicted box: its IoU with the best-matching true box, or, if the truth
-is points, the score of its centre; a box without area (swapped corners) scores 0. Several points or boxes are not an
-answer. For choices: 1 for the right one, else 0; naming several is not an answer. Metric `success`: the point, or the
-centre of the box, lies in a true box (within 0.05 * diagonal of a true point), or the choice is right.
+on the plane of the model's coordinates (the processed picture, or 0 to 1000), 0 inside a box. For a predicted box: its
+IoU with the best-matching true box, or, if the truth is points, the score of its centre; a box without area (swapped
+corners) scores 0. Several points or boxes are not an answer. For choices: 1 for the right one, else 0; naming several
+is not an answer. Metric `success`: the point, or the centre of the box, lies in a true box (within 0.05 * diagonal of a
+true point), or the choice is right.
 """
 
 import math
@@ -42,7 +43,7 @@ TASK_CONFIG = {
     "task_type": "demand-prediction",
     "grpo_template": (
         "{Question} First think inside <think> </think>, then say what meets this need inside <answer> </answer>: "
-        "a point on it as [x, y] in pixels of the picture, or the letter where choices are given."
+        "a point on it as [x, y] {Coordinates}, or the letter where choices are given."
     ),
     "description": "the object that meets a need: a point or box in the picture, or a choice",
     "input_format": "a need in words, with a picture or with lettered choices",

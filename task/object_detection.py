@@ -1,8 +1,9 @@
 """Object detection: one box for a described object, all boxes of the requested classes, or none.
 
 Data: RefCOCO, RefCOCO+ and RefCOCOg (Apache-2.0 code, annotations on COCO pictures), COCO (annotations CC BY 4.0, the
-pictures under their owners' Flickr terms), and any record whose answer is boxes. The model writes pixels of the
-processed picture, as Qwen2.5-VL does. The answer [] means that the picture shows no such object.
+pictures under their owners' Flickr terms), and any record whose answer is boxes. The model writes its own coordinates:
+pixels of the processed picture (Qwen2.5-VL), or 0 to 1000 (Qwen3-VL). The answer [] means that the picture shows no
+such object.
 
 Reward: boxes are matched one to one so that the summed intersection over union is largest (Kuhn, 1955: assignment);
 if the true objects have labels, only equal labels match. The sum is divided by the larger of the two counts, so
@@ -25,7 +26,7 @@ TASK_CONFIG = {
     "task_type": "object-detection",
     "grpo_template": (
         "{Question} First think inside <think> </think>, then give the boxes inside <answer> </answer> as "
-        '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...] in pixels of the picture, or [] if there is none.'
+        '[{"bbox_2d": [x1, y1, x2, y2], "label": "name"}, ...] {Coordinates}, or [] if there is none.'
     ),
     "description": "boxes with labels, matched one to one, scored by overlap",
     "input_format": "one picture and what to find in words",

@@ -24,6 +24,7 @@ from task.rewards.directions import DIRECTIONS, direction
 NOT_TASKS = {"TEMPLATE", "own_tasks", "task_loader", "processing_utils", "answer_parsing"}
 FRAMES = ("original", "processed", "norm1000", "none")
 MAPPED_FRAMES = ("processed", "norm1000")  # frames in which an answer differs from the record's own numbers
+MODEL_FRAMES = MAPPED_FRAMES  # what `processed` may be: the frame in which the run's model writes coordinates
 REQUIRED_KEYS = ("task_type", "grpo_template")
 OPTIONAL_KEYS = ("frame", "system_prompt", "description", "input_format", "output_format")
 MISSPELT = 0.8  # similarity from which an unknown key counts as a misspelt one
@@ -56,9 +57,12 @@ class Task:
     self_test: SELF_TEST, {"record": {"answer": ..., ...}, "right": completion, "wrong": completion}, or None
     thought_end: the tag that closes a thought in the run that the task was loaded for; prompts ask for it, and the
         functions receive it as a keyword
+    coordinate_frame: what the frame "processed" is in this run, one of `MODEL_FRAMES`: pixels of the processed picture,
+        or 0 to 1000 on both axes; None: not known
 
     Keywords: id, question_type, image_size, processed_size ((width, height) or None), record, thought_end; those of
-    compute_metrics: thought_end.
+    compute_metrics: thought_end. For a task whose frame is "processed", processed_size is the plane of the model's
+    coordinates, so (1000, 1000) with norm1000.
     """
 
     name: str
@@ -73,6 +77,7 @@ class Task:
     metrics: dict[str, str] = field(default_factory=dict)
     self_test: dict | None = None
     thought_end: str = "</think>"
+    coordinate_frame: str | None = "processed"
 
     @property
     def is_own(self) -> bool:
@@ -80,7 +85,9 @@ class Task:
         return self.path.resolve().parent != Path(__file__).resolve().parent
 
 
-def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") -> dict[str, Task]:
+def load_tasks(
+    folder: str | Path | None = None, thought_end: str = "</think>", coordinate_frame: str | None = "processed"
+) -> dict[str, Task]:
     """Every task of a folder, keyed by task_type, in the order of their file names.
 
     Files whose names start with an underscore are helpers of the others.
@@ -88,6 +95,8 @@ def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") 
     Args:
         folder: default: this one and then the user's own (`own_folders`).
         thought_end: the tag that closes a thought in this run; every task is bound to it.
+        coordinate_frame: the frame in which this run's model writes coordinates, or None if that is not known; a task
+            that needs it raises where its first record is read.
 
     Raises UserError for a `thought_end` that is not a closing tag, and for a file that cannot be imported or breaks the
     contract, with its name.
@@ -98,7 +107,8 @@ def load_tasks(folder: str | Path | None = None, thought_end: str = "</think>") 
     tasks: dict[str, Task] = {}
     for path in [path for where in folders for path in _task_files(where)]:
         of_package = folder is None and path.parent == package
-        task = replace(_checked(path, _import(path, of_package)), thought_end=thought_end)
+        bound = {"thought_end": thought_end, "coordinate_frame": coordinate_frame}
+        task = replace(_checked(path, _import(path, of_package)), **bound)
         if task.name in tasks:
             raise UserError(
                 f"{path}: task_type {task.name!r} is already taken by {tasks[task.name].path}: give each file its own."

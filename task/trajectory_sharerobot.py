@@ -1,12 +1,12 @@
 """The trajectory of a robot's gripper: a path of way-points in the picture.
 
 Data: ShareRobot's trajectory part (BAAI/ShareRobot, Apache-2.0), and any record whose answer is [[x, y], ...] in pixels
-of the original picture. The model writes pixels of the processed picture, as Qwen2.5-VL does.
+of the original picture. The model writes its own coordinates: pixels of the processed picture (Qwen2.5-VL), or 0 to
+1000 (Qwen3-VL); "the picture" below is that plane.
 
-Reward: exp(-DFD / (0.1 * diagonal)), where DFD is the discrete Frechet distance to the true path, both in the processed
-picture; an unreadable path scores 0. Distances: discrete Frechet after Eiter and Mannila (1994, CDTR 94/64), Hausdorff
-between the two point sets, RMSE of the two paths resampled to 50 points evenly by arc length, distance between the last
-points.
+Reward: exp(-DFD / (0.1 * diagonal)), where DFD is the discrete Frechet distance to the true path, both in the picture;
+an unreadable path scores 0. Distances: discrete Frechet after Eiter and Mannila (1994, CDTR 94/64), Hausdorff between
+the two point sets, RMSE of the two paths resampled to 50 points evenly by arc length, distance between the last points.
 """
 
 import math
@@ -27,7 +27,7 @@ TASK_CONFIG = {
     "task_type": "trajectory-sharerobot",
     "grpo_template": (
         "{Question} First think inside <think> </think>, then give the path inside <answer> </answer> "
-        "as [[x, y], ...] in pixels of the picture, from start to end."
+        "as [[x, y], ...] {Coordinates}, from start to end."
     ),
     "description": "the path of a robot's gripper through the picture, scored by discrete Frechet distance",
     "input_format": "one picture and an instruction in words",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from model.chat_templates import check_template_kwargs, read_template_kwargs
 from task.errors import UserError
+from task.parsing.answers import thought_tags
 from trainer.run.precision import train_in_float32
 
 OURS = {
@@ -51,6 +53,41 @@ def check_thought_end(tasks: dict, thought_end: str, module=None) -> None:
         raise UserError(
             f"thought_end={thought_end!r} holds {found}, with which the model ends a completion: give a text without it"
         )
+
+
+def check_coordinates(tasks: dict, module) -> None:
+    """Raises UserError for tasks that ask for coordinates in another frame than the model writes."""
+    frame = module.coordinate_frame
+    other = next((t for t in tasks.values() if t.config["frame"] == "processed" and t.coordinate_frame != frame), None)
+    if frame is not None and other is not None:
+        raise UserError(
+            f"the tasks were loaded for coordinates in the frame {other.coordinate_frame}, but this model writes them "
+            f"in {frame}: load them by load_tasks(coordinate_frame={frame!r}), or set module.coordinate_frame"
+        )
+
+
+def check_opened_thought(thought_end: str, module) -> None:
+    """Raises UserError if the chat template opens a thought with another tag than the run's thoughts have."""
+    opened, tag = module.opened_thought.strip(), thought_tags(thought_end)[0]
+    if opened not in ("", tag):
+        raise UserError(
+            f"the model's chat template opens a thought with {opened}, but with thought_end={thought_end} thoughts "
+            f"begin with {tag}: set thought_end to {opened[0]}/{opened[1:]}"
+        )
+
+
+def prepare_module(module, processor, args, tasks: dict) -> None:
+    """Gives the module the run's processor and chat template settings.
+
+    Raises UserError for tasks that do not fit them: other tags of thoughts, another frame of coordinates.
+    """
+    module.processor = processor
+    if args.chat_template_kwargs:
+        module.template_kwargs = read_template_kwargs(args.chat_template_kwargs)
+        check_template_kwargs(module.template_kwargs, processor.chat_template)
+    check_thought_end(tasks, args.thought_end, module)
+    check_opened_thought(args.thought_end, module)
+    check_coordinates(tasks, module)
 
 
 def prepare_weights(model, args) -> None:

@@ -21,7 +21,7 @@ from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from task.errors import UserError
 from task.rewards.router import TaskReward, checked_rewards
-from trainer.arguments import check_arguments, check_evaluation, check_thought_end, prepare_weights
+from trainer.arguments import check_arguments, check_evaluation, prepare_module, prepare_weights
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
 from trainer.evaluation.in_training import evaluate_rows
@@ -106,9 +106,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         args.greater_is_better = greater_is_better(args.metric_for_best_model, args.greater_is_better, tasks or {})
         self.method = METHODS[args.method]
         self.module = module or module_for(model.config)
-        self.module.processor = processing_class
-        check_thought_end(tasks or {}, args.thought_end, self.module)
         self.tasks = tasks or {}
+        prepare_module(self.module, processing_class, args, self.tasks)
         self.memory: dict = {}
         self.generation: Generation | None = None
         self.correction = SamplingCorrection.of(args)
@@ -147,7 +146,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         say_dropout(self)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         every = parse_log_trees(args.log_trees)
-        self.tree_log = TreeLog(args.output_dir, every) if every and self.accelerator.is_main_process else None
+        self.tree_log = TreeLog(args.output_dir, every, self.tasks) if every and self.processes.rank == 0 else None
         self.stopping = StopOnSignal(self)
         self.outcome = Outcome(self)
         for callback in (LayoutCheck(self), GradientCheck(self), self.outcome, self.stopping, SaveAtWindowEnd()):

@@ -30,10 +30,10 @@ from dataset.media import MediaError, is_damaged_jpeg
 from task.errors import UserError
 from task.own_tasks import add_task_dir
 from task.rewards.record_check import check_inside, check_record
-from task.task_loader import load_tasks
+from task.task_loader import MODEL_FRAMES, load_tasks
 
 LISTED = 50  # kinds of problems printed; the rest are counted
-MODEL_ONLY = ("min_pixels", "max_pixels", "max_prompt_length")
+MODEL_ONLY = ("chat_template_kwargs", "min_pixels", "max_pixels", "max_prompt_length")
 DEFAULT_PROMPT_LENGTH = 4096  # as in training
 
 
@@ -41,9 +41,10 @@ def main(argv: list[str] | None = None) -> int:
     args = _parse_arguments(argv)
     problems: list[str] = []
     try:
-        tasks = load_tasks(thought_end=args.thought_end)
-        records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
         module = _load_module(args)
+        frame = args.coordinate_frame or (module.coordinate_frame if module else "processed")
+        tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
+        records = load_records(args.manifests, args.seed, args.image_root, on_problem=problems.append)
     except (UserError, OSError) as error:
         print(error, file=sys.stderr)
         return 2
@@ -119,9 +120,11 @@ def _load_module(args):
     """The model family's module with its processor; no weights are read."""
     if args.model_name_or_path is None:
         return None
+    from model.chat_templates import read_template_kwargs
     from model.registry import module_for  # torch and transformers: seconds that the plain check saves
 
     module = module_for(args.model_name_or_path)
+    module.template_kwargs = read_template_kwargs(args.chat_template_kwargs)
     module.load_processor(args.model_name_or_path, min_pixels=args.min_pixels, max_pixels=args.max_pixels)
     return module
 
@@ -170,6 +173,10 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--image_root", help="folder that relative media paths start from, instead of data_root")
     parser.add_argument("--seed", type=int, default=42, help="seed of random:N sampling (default 42)")
     parser.add_argument("--thought_end", default="</think>", help="closing thought tag of the run (default </think>)")
+    parser.add_argument(
+        "--coordinate_frame", choices=MODEL_FRAMES, help="scale of the model's coordinates (default: the family's)"
+    )
+    parser.add_argument("--chat_template_kwargs", help="JSON object of switches of the model's chat template")
     parser.add_argument("--model_name_or_path", help="model whose processor counts the prompt tokens")
     parser.add_argument(
         "--min_pixels", type=int, help="minimum pixels per picture after resizing (default: the model's)"

@@ -88,8 +88,9 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     from task.task_loader import load_tasks
 
     quiet_libraries()
-    tasks = load_tasks(thought_end=args.thought_end)
     checkpoints = selected_checkpoints(args)
+    args.coordinate_frame = frame_of(args, checkpoints)
+    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=args.coordinate_frame)
     if processes.first:
         print_sources(read_manifests(args.dataset, args.image_root))
     rows = build_dataset(
@@ -117,6 +118,21 @@ def run(args: argparse.Namespace, processes: Processes) -> dict[int | None, dict
     if processes.first and args.checkpoints:
         write_by_step(Path(args.output_dir), results)
     return results
+
+
+def frame_of(args: argparse.Namespace, checkpoints: dict) -> str | None:
+    """The frame of the model's coordinates, from the first checkpoint whose base can be read; None: not known."""
+    from model.loading import coordinate_frame_of
+
+    for folder in checkpoints.values():
+        name, adapter = args.model_name_or_path, args.adapter_path
+        if folder is not None and adapter is None:
+            name = folder
+        try:
+            return coordinate_frame_of(name, folder or adapter, args.coordinate_frame)
+        except UserError:
+            continue  # loading it will say why
+    return args.coordinate_frame or "processed"
 
 
 def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dict:
@@ -204,6 +220,7 @@ def build_engine(args: argparse.Namespace, processes: Processes):
     import torch
 
     from model.loading import load_policy
+    from trainer.arguments import check_opened_thought
     from trainer.engines.sampling import Sampling
     from trainer.engines.transformers_engine import TransformersEngine
 
@@ -215,7 +232,10 @@ def build_engine(args: argparse.Namespace, processes: Processes):
         attn_implementation=args.attn_implementation,
         min_pixels=args.min_pixels,
         max_pixels=args.max_pixels,
+        coordinate_frame=args.coordinate_frame,
+        chat_template_kwargs=args.chat_template_kwargs,
     )
+    check_opened_thought(args.thought_end, module)
     model = model.to(device).eval()
     tokenizer = getattr(processor, "tokenizer", processor)
     if processes.first:

@@ -9,6 +9,7 @@ from _root import locate
 
 from task.errors import UserError
 from task.own_tasks import add_task_dir
+from task.task_loader import MODEL_FRAMES
 
 LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
 # Settings that affect where and how fast predictions are made, but not the predictions.
@@ -52,6 +53,12 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")
     add("--attn_implementation", default="sdpa", help="sdpa (default), eager, flash_attention_2")
     add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
+    add(
+        "--coordinate_frame",
+        choices=MODEL_FRAMES,
+        help="scale on which the model writes coordinates, as in training (default: the model family's)",
+    )
+    add("--chat_template_kwargs", help="JSON object of switches of the chat template, as in training")
     add("--limit", type=int, help="evaluate only the first N records")
     add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count as load_error and continue")
     add_task_dir(parser)

@@ -4,7 +4,7 @@
         --output_dir runs/sft --num_train_epochs 1 --per_device_train_batch_size 4 --learning_rate 1e-4
 
 Every record needs a `thought` (a string) besides its question and answer; with `--empty_thought`, records without one
-get an empty thought. The answer is first converted to the task's frame (pixels of the processed picture for Qwen2.5-VL)
+get an empty thought. The answer is first converted to the task's frame (for a `processed` one, the model's own scale)
 and rounded to integers; a target that the task's own format reward does not accept is refused. The loss covers only the
 completion and the end-of-turn token; in an optimizer step it is the mean over all these tokens, however they are split
 into micro-batches and processes. `--resume_from_checkpoint auto` follows the rules of train.py (docs/training.md).
@@ -45,12 +45,13 @@ from config.parser import RecipeParser
 from config.ranges import check_library_ranges
 from dataset.dataset_grpo import build_dataset, load_media, read_row
 from dataset.manifest import print_sources, read_manifests
-from model.loading import load_policy
+from model.loading import coordinate_frame_of, load_policy
 from task.errors import UserError, library_refusals
 from task.own_tasks import use_task_dir
 from task.parsing.answers import thought_tags
 from task.rewards.router import reward_arguments
-from task.task_loader import Task, load_tasks
+from task.task_loader import MODEL_FRAMES, Task, load_tasks
+from trainer.arguments import check_opened_thought
 from trainer.run.checkpoints import WholeCheckpoints
 from trainer.run.faults import StepError
 from trainer.run.layout import LayoutCheck
@@ -73,6 +74,15 @@ class SFTArguments:
     freeze_vision: bool = field(default=True, metadata={"help": "with --lora_rank 0: keep the vision tower frozen"})
     dtype: str | None = field(
         default=None, metadata={"help": "dtype of the weights; default bfloat16 for LoRA on a GPU, else float32"}
+    )
+    coordinate_frame: str | None = field(
+        default=None,
+        metadata={
+            "help": "scale of the model's coordinates (default: the family's)", "choices": list(MODEL_FRAMES)
+        },
+    )
+    chat_template_kwargs: str | None = field(
+        default=None, metadata={"help": "JSON object of switches of the chat template"}
     )
     max_pixels: int | None = field(
         default=None, metadata={"help": "maximum pixels per picture after resizing (default: the processor's)"}
@@ -160,6 +170,7 @@ class Collator:
                 raise UserError(f"record {record['id']!r}: {error}") from error
             sizes = (prompt.image_sizes[:1] or [None])[0], (prompt.processed_sizes[:1] or [None])[0]
             text = target_text(record, self.tasks[record["question_type"]], *sizes)
+            text = text.removeprefix(self.module.opened_thought.strip())  # the prompt ends with it
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             prompts.append(prompt)
             completions.append([*ids, self.tokenizer.eos_token_id])
@@ -213,7 +224,8 @@ class WarmStart(WholeCheckpoints, Trainer):
 def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmStart:
     """The trainer, ready to run. UserError for a user's mistake."""
     set_seed(training.seed)
-    tasks = load_tasks(thought_end=args.thought_end)
+    frame = coordinate_frame_of(args.model_name_or_path, given=args.coordinate_frame)
+    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
     seed = training.data_seed if training.data_seed is not None else training.seed
     if training.process_index == 0:
         print_sources(read_manifests(args.dataset, args.image_root))
@@ -225,7 +237,10 @@ def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmSta
         attn_implementation="sdpa",
         min_pixels=args.min_pixels,
         max_pixels=args.max_pixels,
+        coordinate_frame=frame,
+        chat_template_kwargs=args.chat_template_kwargs,
     )
+    check_opened_thought(args.thought_end, module)
     if args.lora_rank:
         targets = module.lora_target_modules(model)
         lora = LoraConfig(

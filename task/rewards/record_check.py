@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from task.errors import UserError, place_of
 from task.rewards.frames import frame_size
 from task.rewards.router import reward_arguments
@@ -51,6 +53,7 @@ def check_inside(task: Task, record: dict, image_size) -> None:
     size = frame_size(task.config["frame"], image_size, image_size)
     if size is None:
         return
+    task = replace(task, coordinate_frame="processed")  # for the record's own pixels
     shapes = list(_shapes(reward_arguments(task, record, image_size, image_size)[0]))
     outside = [
         shape

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from numbers import Real
 
 from task.errors import UserError, place_of
-from task.rewards.frames import frame_size
+from task.rewards.frames import frame_size, model_plane
 from task.rewards.given_answer import given_answer
 from task.rewards.time_limit import RewardTimeout, time_limit
 from task.runners.event_loop import all_awaited
@@ -47,11 +47,12 @@ def reward_arguments(task: Task, record: dict, image_size, processed_size) -> tu
     """(sol, keywords): the arguments of a task's functions for a record, in training and in evaluation.
 
     `sol` is the record's answer in the task's frame; without a picture it is the answer unchanged, except that JSON
-    text is parsed if the task needs it (`given_answer`).
+    text is parsed if the task needs it (`given_answer`). Where that frame is the model's, the keyword
+    `processed_size` is its plane (`model_plane`).
     Sizes are (width, height) of the first picture or None. UserError, naming the record, if process_answer fails.
     """
     image_size = None if image_size is None else tuple(image_size)
-    processed_size = None if processed_size is None else tuple(processed_size)
+    processed_size = model_plane(task, None if processed_size is None else tuple(processed_size))
     sol = given_answer(task, record.get("answer"))
     target = frame_size(task.config["frame"], image_size, processed_size)
     if task.process_answer is not None and sol is not None and target is not None:

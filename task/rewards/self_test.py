@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import replace
 
 from task.errors import UserError
 from task.parsing.answers import thought_tags
@@ -46,7 +47,8 @@ def run_self_test(task: Task) -> tuple[float, float] | None:
     completions = [task.self_test[key].replace("<think>", start).replace("</think>", end) for key in ("right", "wrong")]
     scores = []
     for kind in ("format", "accuracy"):
-        reward = TaskReward(kind, {task.name: task}, on_reward_error="raise")
+        own = replace(task, coordinate_frame="processed")  # the examples are written for the sizes above
+        reward = TaskReward(kind, {task.name: own}, on_reward_error="raise")
         columns = {
             "record": [json.dumps(record)] * 2,
             "image_sizes": [[sizes["image_size"]]] * 2 if "image_size" in sizes else None,

@@ -166,6 +166,7 @@ OWN = {
 
 # Field -> the test that shows it.
 SHOWN = {
+    "chat_template_kwargs": "model/test_chat_templates.py",
     "tool_timeout": "trainer/policies/agent/test_agent_faults.py",
     "max_slots": "trainer/logprobs/test_micro_batches.py",
     "rollout_prompts": "contracts/test_trl_contract.py",

@@ -53,7 +53,6 @@ def test_a_setting_out_of_its_range_is_named(tmp_path, changes, sentence):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("chat_template_kwargs", {"enable_thinking": False}),
         ("cache_implementation", "static"),
         ("model_init_kwargs", {"dtype": "bfloat16"}),
         ("neftune_noise_alpha", 5.0),

@@ -1,8 +1,16 @@
 """Chat templates of other models: what they refuse, leave out, open, or would let a question forge."""
 
+import shutil
+from types import SimpleNamespace
+
 import pytest
 
+from model.chat_templates import check_template_kwargs, read_template_kwargs
+from model.loading import load_policy
 from model.registry import module_for
+from task.errors import UserError
+from task.task_loader import get_task
+from trainer.arguments import check_opened_thought, prepare_module
 
 LLAMA = (
     "{{ bos_token }}{% for m in messages %}{{ '<|start_header_id|>' + m['role'] + '<|end_header_id|>\n\n' }}"
@@ -23,6 +31,10 @@ JOINED = "{% for m in messages %}{{ '<|im_start|>' + m['role'] + m['content'] }}
 THINKER = (
     "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant\n<think>\n' }}{% endif %}"
+)
+SWITCHED = (
+    "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}{{ 'assistant\n<think>\n' }}"
+    "{% if enable_thinking is defined and not enable_thinking %}{{ '\n</think>\n\n' }}{% endif %}{% endif %}"
 )
 
 
@@ -89,13 +101,71 @@ def test_typed_parts_and_strings_meet_templates_that_take_only_one_of_them(with_
         module.render(user("How many?"))
 
 
-def test_a_template_that_opens_the_thought_is_refused_when_it_is_loaded(with_template, tmp_path):
+def test_a_thought_that_the_template_opened_is_part_of_the_prompt_and_of_what_rewards_read(with_template):
     module = with_template(THINKER)
-    module.processor.save_pretrained(tmp_path)
-    with pytest.raises(
-        ValueError, match=r"ends a prompt with <think>.*take <think> off the end of chat_template\.jinja"
-    ):
-        type(module)(module.config).load_processor(str(tmp_path))
+    assert module.opened_thought == "<think>\n"
+    assert module.tokenizer.decode(module.encode(user("Q")).ids).endswith("assistant\n<think>\n")
+    end = module.tokenizer.eos_token_id
+    sampled = module.tokenizer("why</think><answer>[[1, 2], [3, 4]]</answer>", add_special_tokens=False)["input_ids"]
+    (text,) = module.completion_texts([[*sampled, end]], [end])
+    assert text == "<think>\nwhy</think><answer>[[1, 2], [3, 4]]</answer>"
+    assert get_task("trajectory-sharerobot").format_reward(text, None) == 1.0
+    (cut,) = module.completion_texts([sampled[:2]], [end])
+    assert cut.startswith("<think>\n") and get_task("trajectory-sharerobot").parse_answer(cut) is None
+
+
+def test_a_template_that_opens_another_thought_than_the_runs_is_refused(with_template):
+    module = with_template(THINKER)
+    check_opened_thought("</think>", module)
+    sentence = r"opens a thought with <think>, .* begin with <plan>: set thought_end to </think>"
+    with pytest.raises(UserError, match=sentence):
+        check_opened_thought("</plan>", module)
+    check_opened_thought("</plan>", with_template(LLAMA))
+
+
+def test_switches_of_a_template_reach_it(with_template):
+    """Qwen3's: thinking switched off is an empty thought in the prompt, and the completion has its own."""
+    module = with_template(SWITCHED)
+    assert module.render(user("Q")).endswith("assistant\n<think>\n") and module.opened_thought == "<think>\n"
+    module.template_kwargs = read_template_kwargs('{"enable_thinking": false}')
+    assert module.render(user("Q")).endswith("<think>\n\n</think>\n\n") and module.opened_thought == ""
+
+
+def test_switches_of_a_run_reach_policy_and_trainer(with_template, tmp_path, tiny_text_dir):
+    with_template(SWITCHED).processor.save_pretrained(tmp_path)
+    for name in ("config.json", "generation_config.json", "model.safetensors"):
+        shutil.copy(tiny_text_dir / name, tmp_path)
+    switches = {"enable_thinking": False}
+    module, _, tokenizer = load_policy(str(tmp_path), dtype="float32", chat_template_kwargs=switches)
+    assert module.opened_thought == ""
+    args = SimpleNamespace(thought_end="</think>", chat_template_kwargs='{"enable_thinking": true}')
+    prepare_module(module, tokenizer, args, {})
+    assert module.opened_thought == "<think>\n"
+    with pytest.raises(UserError, match="chat template does not read 'enable_thinkin'"):
+        load_policy(str(tmp_path), dtype="float32", chat_template_kwargs={"enable_thinkin": False})
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ("enable_thinking", "is not a JSON object"),
+        ("[1]", "is not a JSON object"),
+        ({"tools": []}, "tools is set for every prompt"),
+        ({"thinking": True}, "does not read 'thinking'"),
+    ],
+)
+def test_switches_that_cannot_act_are_refused(given, sentence):
+    with pytest.raises(UserError, match=f"chat_template_kwargs.*{sentence}"):
+        check_template_kwargs(read_template_kwargs(given), SWITCHED)
+
+
+def test_switches_reach_a_processor_with_pictures(tiny_model_dir):
+    module = module_for(tiny_model_dir)
+    processor = module.load_processor(str(tiny_model_dir))
+    processor.chat_template = processor.chat_template + "{% if enable_thinking %}{{ '<think>' }}{% endif %}"
+    assert module.opened_thought == ""
+    module.template_kwargs = {"enable_thinking": True}
+    assert module.opened_thought == "<think>"
 
 
 @pytest.mark.parametrize(

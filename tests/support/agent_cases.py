@@ -12,6 +12,20 @@ from trainer.policies.agent.forms import Action, TagForm, Turn
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
 
+# The layout of Qwen2.5's template: tools in the system turn, results as <tool_response> in a user turn.
+TOOL_TEMPLATE = (
+    "{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n' }}{%- for tool in tools %}{{ tool | tojson }}{{ '\\n' }}"
+    "{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}"
+    "{%- for message in messages %}{%- if message.role == 'tool' %}"
+    "{%- if messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{%- endif %}"
+    "{{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
+    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\\n' }}{%- endif %}"
+    "{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
+    "{%- for call in message.tool_calls or [] %}{{ '\\n<tool_call>\\n' }}{{ call.function | tojson }}"
+    "{{ '\\n</tool_call>' }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}{%- endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
+)
+
 
 @dataclass
 class ScriptedAgent:
@@ -122,6 +136,14 @@ class Echo:
 
     def _fork(self):
         return self
+
+
+class ChatEcho(Echo):
+    action_form = "tool_calls"
+
+
+def one_call(name="search", arguments='{"query": "q"}'):
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 class Counter:

@@ -7,8 +7,9 @@ import time
 
 import pytest
 
+from dataset.prompts import render_question
+from task.task_loader import get_task
 from task.trajectory_sharerobot import (
-    TASK_CONFIG,
     accuracy_reward,
     compute_metrics,
     discrete_frechet,
@@ -83,8 +84,8 @@ def test_resampling_is_even_in_arc_length():
 
 
 def test_the_prompt_is_what_the_demo_model_was_taught():
-    assert TASK_CONFIG["grpo_template"] == (
-        "{Question} First think inside <think> </think>, then give the path inside <answer> </answer> as [[x, y], ...] "
+    assert render_question(get_task("trajectory-sharerobot"), "Q?") == (
+        "Q? First think inside <think> </think>, then give the path inside <answer> </answer> as [[x, y], ...] "
         "in pixels of the picture, from start to end."
     )
 

@@ -10,8 +10,9 @@ One line per tree:
      "cut": what was left out (only if something was)}
 
 `count` is the number of tokens. `tokens` are their texts, which joined give the node's text: if a character spans
-several tokens, the last one has it and the others are empty. A node's `advantage` and `reward` are means over the rows
-whose path contains it; a node with its own credit has the same value in all of them. null: does not apply.
+several tokens, the last one has it and the others are empty. `processed_size` is what the task's functions got: the
+plane of the model's coordinates (`task.rewards.frames.model_plane`). A node's `advantage` and `reward` are means over
+the rows whose path contains it; a node with its own credit has the same value in all of them. null: does not apply.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from task.errors import UserError
+from task.rewards.frames import model_plane
 from trainer.logs.tree_pictures import pictures_of
 from trainer.rollout import Rollout
 from trainer.tree import Node, Tree
@@ -57,13 +59,22 @@ class TreeLog:
     Args:
         folder: the run's output_dir.
         every: N. If a generation serves several steps, the first generation at or after each multiple of N is logged.
+        tasks: question_type -> Task.
         max_tree_bytes: limit of one line. A larger tree is logged without its pictures, then without its tokens (the
             text stays), then with truncated texts.
         max_file_bytes: limit of the file. When it is reached, one last line says so and later trees are not logged.
     """
 
-    def __init__(self, folder, every: int, max_tree_bytes: int = MAX_TREE_BYTES, max_file_bytes: int = MAX_FILE_BYTES):
+    def __init__(
+        self,
+        folder,
+        every: int,
+        tasks: dict | None = None,
+        max_tree_bytes: int = MAX_TREE_BYTES,
+        max_file_bytes: int = MAX_FILE_BYTES,
+    ):
         assert every >= 1, every
+        self.tasks = tasks or {}
         self.file, self.every = Path(folder) / FILE_NAME, every
         self.max_tree_bytes, self.max_file_bytes = max_tree_bytes, max_file_bytes
         self._next: int | None = None  # first step to log; None before the first write
@@ -101,7 +112,7 @@ class TreeLog:
             with self.file.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
                 for t, record in enumerate(records):
                     tree = tree_entry(t, rollout, rewards, totals, advantages, decode)
-                    line = self._fitted({"step": step, **_prompt_entry(t, rollout, record), **tree})
+                    line = self._fitted({"step": step, **self._prompt_entry(t, rollout, record), **tree})
                     if out.tell() + len(line.encode("utf-8", "backslashreplace")) > self.max_file_bytes:
                         self._full = True
                         note = f"the file reached {self.max_file_bytes} bytes: later trees are not logged"
@@ -124,6 +135,18 @@ class TreeLog:
         content = self.file.read_bytes()
         if not content.endswith(b"\n"):
             self.file.write_bytes(content[: content.rfind(b"\n") + 1])
+
+    def _prompt_entry(self, t: int, rollout: Rollout, record: dict) -> dict:
+        prompt, task = rollout.prompts[t], self.tasks.get(record.get("question_type"))
+        processed_size = [*prompt.processed_sizes, None][0]
+        return {
+            "prompt_id": rollout.trees[t].prompt_id,
+            "question_type": record.get("question_type"),
+            "question": str(record.get("question", "")),
+            "images": [str(path) for path in record.get("images") or []],
+            "image_size": [*prompt.image_sizes, None][0],
+            "processed_size": model_plane(task, processed_size) if task is not None else processed_size,
+        }
 
     def _fitted(self, entry: dict) -> str:
         """The entry as one line, shortened step by step until it has at most `max_tree_bytes`, if that is possible."""
@@ -181,18 +204,6 @@ def tree_entry(
         node["advantage"] = _round(_mean([a for a, _ in passing[i]]), 4)
         node["reward"] = _round(_mean([r for _, r in passing[i]]), 4)
     return {"nodes": nodes, "rows": [_row_entry(tree, row, rollout, rewards, totals, credit[row]) for row in rows]}
-
-
-def _prompt_entry(t: int, rollout: Rollout, record: dict) -> dict:
-    prompt = rollout.prompts[t]
-    return {
-        "prompt_id": rollout.trees[t].prompt_id,
-        "question_type": record.get("question_type"),
-        "question": str(record.get("question", "")),
-        "images": [str(path) for path in record.get("images") or []],
-        "image_size": [*prompt.image_sizes, None][0],
-        "processed_size": [*prompt.processed_sizes, None][0],
-    }
 
 
 def _node_entry(node: Node, decode) -> dict:

@@ -71,6 +71,17 @@ def test_writes_a_line_a_record_and_metrics_by_task_type(run, tmp_path):
     assert (result["settings"]["temperature"], result["settings"]["dtype"]) == (0.0, "float32")
 
 
+def test_the_frame_of_the_models_coordinates_is_asked_for_scored_and_recorded(run, tmp_path):
+    assert run("--coordinate_frame", "norm1000", "--limit", 1) == 0
+    (prediction,) = lines(tmp_path / "out")
+    assert "0 to 1000" in prediction["record"]["messages"][0]["content"][-1]["text"]
+    width, height = prediction["image_size"]
+    assert prediction["processed_size"] == [1000, 1000]
+    expected = [[10 / width * 1000, 20 / height * 1000], [50 / width * 1000, 45 / height * 1000]]
+    assert prediction["sol"] == [pytest.approx(point) for point in expected]
+    assert json.loads((tmp_path / "out" / "settings.json").read_text())["coordinate_frame"] == "norm1000"
+
+
 def test_greedy_in_batches_is_greedy_one_by_one(run, tmp_path):
     assert run("--batch_size", 6) == 0
     assert run("--batch_size", 1, out="alone") == 0

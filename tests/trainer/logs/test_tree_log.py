@@ -12,6 +12,7 @@ from PIL import Image
 from trainer_cases import chain_tree, thought_tree
 
 from model.vlm_module import EncodedPrompt
+from task.task_loader import load_tasks
 from trainer.logs.tree_log import TreeLog, parse_log_trees, token_texts
 from trainer.rollout import Rollout
 from trainer.tree import PROMPT, Node, Tree
@@ -40,6 +41,13 @@ def write(log, step=0, rollout=None, advantages=(1.0, -1.0, 0.5, 0.5), totals=(1
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "trees.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
+def test_the_size_that_answers_are_drawn_in_is_the_plane_of_the_models_coordinates(tmp_path):
+    tasks = load_tasks(coordinate_frame="norm1000")
+    records = [RECORDS[0] | {"question_type": "trajectory-sharerobot"}]
+    write(TreeLog(tmp_path, every=1, tasks=tasks), records=records)
+    assert (lines(tmp_path)[0]["image_size"], lines(tmp_path)[0]["processed_size"]) == ([84, 84], [1000, 1000])
 
 
 def test_a_line_holds_prompt_nodes_and_rows(tmp_path):

@@ -73,7 +73,8 @@ def agent_policy(
         record["id"]: partial(_started, used[record["question_type"]], record, settings) for record in records
     }
     limits = Limits(args.max_turns, args.max_turn_length, args.max_observation_length, length, args.tool_timeout)
-    return AgentStepPolicy(shape, limits, form, Framer(module, form), environment_makers, tokenizer)
+    framer, opened = Framer(module, form), module.opened_thought
+    return AgentStepPolicy(shape, limits, form, framer, environment_makers, tokenizer, opened)
 
 
 def policies_of_evaluation(
@@ -240,4 +241,4 @@ def _tool_call_form(samples: dict[str, Any], tokenizer, module, thought_end: str
             f"the tasks {', '.join(samples)} act by tool calls, but the model's chat template lists no tools: use a "
             "model whose template does, or environments with action_form 'tags'"
         )
-    return ToolCallForm(module.processor, tokenizer.eos_token, thought_end)
+    return ToolCallForm(module.processor, tokenizer.eos_token, thought_end, module.template_kwargs)

@@ -39,6 +39,8 @@ class TagForm:
         tags: other names for `information` (the tag of observations) and `answer`.
     """
 
+    every_turn = False  # a result stands inside the one turn that the chat template began
+
     def __init__(self, tools: list[str], thought_end: str, tags: dict[str, str]):
         self.tools, self.thought_end = tools, thought_end
         self.information, self.answer = tags.get("information", "information"), tags.get("answer", "answer")
@@ -77,14 +79,17 @@ class ToolCallForm:
         eos: the text of the token that ends a turn.
         thought_end: the text that closes a thought. Like the answer's tag it is removed from a tool's text, since
             rewards parse both.
+        template_kwargs: what the template is told besides the turns.
 
     Raises UserError for a template that does not support tool turns.
     """
 
     stops = ()
+    every_turn = True  # a result ends with the header of the next turn
 
-    def __init__(self, processor, eos: str, thought_end: str = "</think>"):
+    def __init__(self, processor, eos: str, thought_end: str = "</think>", template_kwargs: dict | None = None):
         self.processor, self.eos, self.thought_end = processor, eos, thought_end
+        self.options = template_kwargs or {}
         self.names = ["tool_call", "tool_response", "answer"]
         self._frames: dict[int, list[str]] = {}
         self.frame(1)
@@ -121,9 +126,10 @@ class ToolCallForm:
         call = {"type": "function", "function": {"name": "tool", "arguments": {}}}
         before = [{"role": "user", "content": "x"}, {"role": "assistant", "content": "", "tool_calls": [call] * count}]
         results = [{"role": "tool", "name": "tool", "content": MARK} for _ in range(count)]
+        options = self.options | {"tokenize": False}
         try:
-            prefix = self.processor.apply_chat_template(before, add_generation_prompt=False, tokenize=False)
-            whole = self.processor.apply_chat_template(before + results, add_generation_prompt=True, tokenize=False)
+            prefix = self.processor.apply_chat_template(before, add_generation_prompt=False, **options)
+            whole = self.processor.apply_chat_template(before + results, add_generation_prompt=True, **options)
         except Exception as error:
             raise UserError(
                 f"the chat template cannot write tool turns ({type(error).__name__}: {error}): use a model whose "

@@ -94,6 +94,7 @@ class AgentStepPolicy(Policy):
         framer: encodes observations.
         environment_makers: prompt_id -> function that returns an environment whose episode has been started.
         tokenizer: decodes turns; its end token is the placeholder for an observation that could not be made.
+        opened: the tag of a thought with which the chat template's header of a turn ends, or "".
     """
 
     expands = True
@@ -106,7 +107,9 @@ class AgentStepPolicy(Policy):
         framer: Framer,
         environment_makers: dict[str, Callable],
         tokenizer,
+        opened: str = "",
     ):
+        self.opened = opened
         self.shape, self.limits, self.form, self.framer = shape, limits, form, framer
         self.environment_makers, self.tokenizer = environment_makers, tokenizer
         self.leaves = shape.leaves
@@ -122,7 +125,7 @@ class AgentStepPolicy(Policy):
         if node.kind == "observation":
             ended_here = node.extra.error is not None or node.status != "ok"
             return None if ended_here else self._segment(used, **self._sampling(tree, node_index))
-        text = self.tokenizer.decode(node.token_ids, skip_special_tokens=False)
+        text = self._text(node.token_ids, first=node.parent == PROMPT)
         turn = node.extra = self.form.read(text, ended)
         turns = sum(tree.nodes[i].kind == "observation" for i in tree.path(node_index))
         if turn.answered or turns == self.limits.turns:
@@ -155,11 +158,16 @@ class AgentStepPolicy(Policy):
 
     def _segment(self, used: int, count: int = 1, group: int | None = None, **sampling) -> Segment:
         length = min(self.limits.turn_length, self.limits.length - used)
-        goes_on = self._in_thought if self.form.stops else None
+        goes_on = partial(self._in_thought, first=used == 0) if self.form.stops else None
         return Segment("step", count, length, self.form.stops or None, goes_on, group=group, **sampling)
 
-    def _in_thought(self, token_ids: list[int]) -> bool:
-        return self.form.in_thought(self.tokenizer.decode(token_ids, skip_special_tokens=False))
+    def _in_thought(self, token_ids: list[int], first: bool) -> bool:
+        return self.form.in_thought(self._text(token_ids, first))
+
+    def _text(self, token_ids: list[int], first: bool) -> str:
+        """The text of a turn, with the tag of a thought that its header opened."""
+        opened = self.opened if first or self.form.every_turn else ""
+        return opened + self.tokenizer.decode(token_ids, skip_special_tokens=False)
 
     def _sampling(self, tree: Tree, node_index: int) -> dict:
         """The sampling of a turn: that of branches below a step that is not the first child (or not a first chain)."""

@@ -6,26 +6,12 @@ import copy
 from types import SimpleNamespace
 
 import pytest
-from agent_cases import Counter, Echo, ScriptedAgent, policy_of, task_of, turns
+from agent_cases import TOOL_TEMPLATE, ChatEcho, Counter, Echo, ScriptedAgent, one_call, policy_of, task_of, turns
 
 from dataset.prompts import build_messages
 from task.agents.text import form_reward
 from task.parsing.answers import thought_tags
 from trainer.policies.agent.forms import Action, TagForm, ToolCallForm
-
-# The layout of Qwen2.5's template: tools in the system turn, results as <tool_response> in a user turn.
-TEMPLATE = (
-    "{%- if tools %}{{ '<|im_start|>system\\n# Tools\\n' }}{%- for tool in tools %}{{ tool | tojson }}{{ '\\n' }}"
-    "{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}"
-    "{%- for message in messages %}{%- if message.role == 'tool' %}"
-    "{%- if messages[loop.index0 - 1].role != 'tool' %}{{ '<|im_start|>user' }}{%- endif %}"
-    "{{ '\\n<tool_response>\\n' + message.content + '\\n</tool_response>' }}"
-    "{%- if loop.last or messages[loop.index0 + 1].role != 'tool' %}{{ '<|im_end|>\\n' }}{%- endif %}"
-    "{%- else %}{{ '<|im_start|>' + message.role + '\\n' + message.content }}"
-    "{%- for call in message.tool_calls or [] %}{{ '\\n<tool_call>\\n' }}{{ call.function | tojson }}"
-    "{{ '\\n</tool_call>' }}{%- endfor %}{{ '<|im_end|>\\n' }}{%- endif %}{%- endfor %}"
-    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{%- endif %}"
-)
 
 
 @pytest.fixture
@@ -33,13 +19,9 @@ def tiny_chat(tiny_text):
     """The random text model's module and tokenizer with a chat template that knows tools."""
     module, model, tokenizer = tiny_text
     module, tokenizer = copy.copy(module), copy.deepcopy(tokenizer)
-    tokenizer.chat_template = TEMPLATE
+    tokenizer.chat_template = TOOL_TEMPLATE
     module.processor = tokenizer
     return module, model, tokenizer
-
-
-class ChatEcho(Echo):
-    action_form = "tool_calls"
 
 
 class ChatCounter(Counter):
@@ -55,10 +37,6 @@ class ChatCounter(Counter):
             The total.
         """
         return super().add(number)
-
-
-def one_call(name="search", arguments='{"query": "q"}'):
-    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
 
 
 def grown(made, tiny, texts, **changes):
