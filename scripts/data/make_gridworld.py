@@ -3,8 +3,8 @@
     pip install -e '.[gridworld]'
     python scripts/data/make_gridworld.py --output_dir runs/gridworld --count 512
 
-Boards are random, all different, and solvable in at most --max_moves moves. With --part train and --part test, two
-sets share no board, whatever their seeds: a fifth of all boards, chosen by a checksum, are for tests.
+Boards are random, all different, and solvable in --min_moves to --max_moves moves. With --part train and --part test,
+two sets share no board, whatever their seeds: a fifth of all boards, chosen by a checksum, are for tests.
 
 Written to --output_dir:
 gridworld.yaml (manifest), gridworld.jsonl, images/. Exit status 2 if a package is missing or an argument is invalid.
@@ -58,8 +58,13 @@ def in_part(rows: list[str], part: str) -> bool:
     return part == "all" or (zlib.crc32("/".join(rows).encode()) % 5 == 0) == (part == "test")
 
 
-def boards(count: int, size: int, holes: float, max_moves: int, seed: int, part: str = "all") -> list[list[str]]:
-    """`count` different boards of a part. Raises UserError if that many were not found."""
+def boards(
+    count: int, size: int, holes: float, max_moves: int, seed: int, part: str = "all", min_moves: int = 1
+) -> list[list[str]]:
+    """`count` different boards of a part, with a shortest path of min_moves to max_moves.
+
+    Raises UserError if that many were not found.
+    """
     rng, found = random.Random(seed), {}
     for _ in range(count * TRIES):
         if len(found) == count:
@@ -69,12 +74,12 @@ def boards(count: int, size: int, holes: float, max_moves: int, seed: int, part:
         cells[start], cells[goal] = "S", "G"
         rows = ["".join(cells[y * size : (y + 1) * size]) for y in range(size)]
         moves = way(rows)
-        if moves is not None and moves <= max_moves and in_part(rows, part):
+        if moves is not None and min_moves <= moves <= max_moves and in_part(rows, part):
             found.setdefault(tuple(rows), rows)
     if len(found) < count:
         raise UserError(
-            f"only {len(found)} different boards of size {size} with a path of at most {max_moves} moves were found, "
-            f"not {count}: ask for fewer, or for larger boards, fewer holes or more moves."
+            f"only {len(found)} different boards of size {size} with a path of {min_moves} to {max_moves} moves were "
+            f"found, not {count}: ask for fewer, or for larger boards, fewer holes or more moves."
         )
     return list(found.values())
 
@@ -107,17 +112,19 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=512, help="records (%(default)s)")
     parser.add_argument("--size", type=int, default=4, help="cells per side (%(default)s)")
     parser.add_argument("--holes", type=float, default=0.2, help="share of cells with a hole (%(default)s)")
+    parser.add_argument("--min_moves", type=int, default=1, help="minimum length of the shortest path (%(default)s)")
     parser.add_argument("--max_moves", type=int, default=5, help="maximum length of the shortest path (%(default)s)")
     parser.add_argument("--part", choices=PARTS, default="all", help="boards of one part only (%(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="seed of the boards (%(default)s)")
     args = parser.parse_args(argv)
     try:
         need("gymnasium", "gridworld")
-        if args.count < 1 or args.size < 2 or args.max_moves < 1 or not 0 <= args.holes < 1:
+        if args.count < 1 or args.size < 2 or not 1 <= args.min_moves <= args.max_moves or not 0 <= args.holes < 1:
             raise UserError(
-                "--count and --max_moves must be at least 1, --size at least 2, --holes at least 0 and below 1."
+                "--count and --min_moves must be at least 1, --max_moves at least --min_moves, --size at least 2, "
+                "--holes at least 0 and below 1."
             )
-        found = boards(args.count, args.size, args.holes, args.max_moves, args.seed, args.part)
+        found = boards(args.count, args.size, args.holes, args.max_moves, args.seed, args.part, args.min_moves)
         write_records(args.output_dir, found, f"lake-{args.seed}")
     except (UserError, OSError) as error:
         print(f"make_gridworld.py: {error}", file=sys.stderr)

@@ -37,10 +37,10 @@ from trainer.policies.agent.build import agent_policy
 from trainer.policies.agent.step import TreeShape
 
 SHIPPED = ROOT / "scripts" / "demo" / "tiny_model"
-BOARDS = {"size": 3, "holes": 0.25, "max_moves": 4}
+BOARDS = {"size": 3, "holes": 0.35, "min_moves": 2, "max_moves": 6}
 WALK_SEED, TEST_SEED = 11, 2
 STEPS = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
-HASTY, STRAY, STOP = 0.5, 0.15, 0.05  # probabilities of the teacher's faults, see `demonstrate`
+HASTY, STRAY, STOP = 0.7, 0.2, 0.1  # probabilities of the teacher's faults, see `demonstrate`
 IGNORED = -100
 AGENT = SimpleNamespace(max_turns=6, max_turn_length=32, max_observation_length=64, tool_timeout=30.0)
 LENGTH = 480  # tokens per completion, observations included
@@ -233,9 +233,9 @@ def main():
     action.add_argument("--out", type=Path, help="train, and write the model to this folder")
     action.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
     parser.add_argument("--start", type=Path, default=SHIPPED, help="start from the weights in this folder")
-    parser.add_argument("--look-steps", type=int, default=1000, help="steps of the first stage")
-    parser.add_argument("--walk-steps", type=int, default=200, help="steps of the second stage")
-    parser.add_argument("--flawed-steps", type=int, default=150, help="number of its last steps, with a faulty teacher")
+    parser.add_argument("--look-steps", type=int, default=300, help="steps of the first stage")
+    parser.add_argument("--walk-steps", type=int, default=100, help="steps of the second stage")
+    parser.add_argument("--flawed-steps", type=int, default=70, help="number of its last steps, with a faulty teacher")
     parser.add_argument("--count", type=int, default=128, help="boards of the evaluation")
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
