@@ -32,7 +32,6 @@ ROOT = use_checkout()
 
 import torch
 import yaml
-from seed_runs import NOT_TRAINING
 from transformers import set_seed
 
 from config.grpo_config import GRPOConfig
@@ -44,6 +43,7 @@ from task.task_loader import load_tasks
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
 RECIPE = yaml.safe_load((ROOT / "config" / "recipes" / "tree_grpo_demo.yaml").read_text())
+NOT_TRAINING = ("dataset_name", "model_name_or_path", "output_dir", "use_peft")  # keys of the recipe
 PROMPTS = 16  # per step
 CHAINS = {"tree_num": 4, "expand_num": 0, "advantage": "inter"}
 ROWS = {
