@@ -77,7 +77,9 @@ class BatchForward:
         positions = [F.pad(prompt.position_ids, (pad, 0)) for pad, prompt in zip(self.pads, self.prompts, strict=True)]
         ids, positions = torch.tensor(rows, device=self.device), torch.stack(positions, dim=-2).to(self.device)
         mask = torch.arange(ids.shape[1], device=self.device) >= self._pads if self.padded else None
-        media = self.media.arguments(self.prompts) | self.media.module.token_types(ids)
+        media = self.media.arguments(self.prompts)
+        if media:
+            media |= self.media.module.token_types(ids)
         return self._call(self.cache, ids, positions, mask, **media)[:, -1]
 
     def select(self, sources: list[int]) -> Tensor:
@@ -145,8 +147,9 @@ class BatchForward:
         cache = self.cache.with_rows([row.states for row in rows], [row.recurrent for row in rows])
         inputs = [values.to(self.device) for values in (ids, positions, mask)]
         media = self.media.arguments([prompt for row in rows for prompt in row.media])
-        if media:
-            media |= self.media.module.token_types(inputs[0])
+        if media:  # types are looked up by slot
+            types = self.media.module.token_types(inputs[0])
+            media |= {name: F.pad(values, (above, 0)) for name, values in types.items()}
         logits = self._call(cache, *inputs, logits_to_keep=keep, **media)
         logits = logits[range(len(rows)), [ends.index(size) for size in sizes]]
         new = [cache.take(row, above, above + size) for row, size in enumerate(sizes)]
@@ -177,9 +180,8 @@ class BatchForward:
 
 
 def layer_kinds(model) -> list[str]:
-    """The kind of each layer of the language model, as its config names it."""
-    config = model.config.get_text_config()
-    return list(getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers)
+    """The kind of each layer of the language model, as its config names it; [] if all have full attention."""
+    return list(getattr(model.config.get_text_config(), "layer_types", None) or [])
 
 
 def _cache_argument(model) -> str:
@@ -195,7 +197,7 @@ def _mask_axes(model) -> int:
 
     Raises UserError for a model with layers whose state is not keys and values.
     """
-    config, kinds = model.config.get_text_config(), set(layer_kinds(model))
+    config, kinds = model.config.get_text_config(), set(layer_kinds(model) or ["full_attention"])
     if kinds - FORKABLE:
         raise UserError(
             f"{type(model).__name__} has layers of kind {', '.join(sorted(kinds - FORKABLE))}, whose state cannot be "

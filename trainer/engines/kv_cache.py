@@ -205,7 +205,7 @@ class ForkingCache(Cache):
         for layer in self.recurrent:
             found.append([])
             for held in layer.states():
-                end = begin + held[0].numel()
+                end = begin + held.shape[1:].numel()
                 found[-1].append(flat[:, begin:end].reshape(-1, *held.shape[1:]).to(held.dtype))
                 begin = end
         return found

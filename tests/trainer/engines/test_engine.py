@@ -175,8 +175,8 @@ def test_other_text_models_and_attentions(tiny_text, family, attention):
 
 def test_a_model_whose_state_cannot_be_forked_is_refused(tiny_text, monkeypatch):
     module, model, _ = tiny_text
-    monkeypatch.setattr(model.config, "layer_types", ["linear_attention", "full_attention"])
-    with pytest.raises(ValueError, match="layers of kind linear_attention, whose state cannot be forked"):
+    monkeypatch.setattr(model.config, "layer_types", ["chunked_attention", "full_attention"])
+    with pytest.raises(ValueError, match="layers of kind chunked_attention, whose state cannot be forked"):
         grow(engine(tiny_text), [encode(module, "a")], THINK)
 
 
