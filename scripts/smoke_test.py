@@ -24,7 +24,7 @@ from task import get_task, load_tasks, print_summary
 from task.own_tasks import add_task_dir
 from task.rewards.router import reward_arguments, task_rewards
 from task.rewards.self_test import run_self_test
-from task.runners.optional import MissingPackage
+from task.runners.optional import Unavailable
 from trainer.evaluation.summary import summarise
 
 IMAGE_SIZE, PROCESSED_SIZE = (640, 480), (644, 476)
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] = ()) -> int:
     for title, check, name in checks:
         try:
             print(f"ok    {title}: {check(tasks, name)}")
-        except MissingPackage as error:
+        except Unavailable as error:
             skipped += 1
             print(f"skip  {title}: {error}")
         except Exception as error:
@@ -162,7 +162,7 @@ def _example(task) -> tuple:
 def _runs(task) -> bool:
     try:
         return run_self_test(task) is not None
-    except MissingPackage:
+    except Unavailable:
         return False
 
 

@@ -36,7 +36,8 @@ METRICS = {"parse_failure_rate": "lower"}
 
 # Rewards get the completion only, never the prompt, and must not raise on anything a model writes. kw always holds id,
 # question_type, image_size and processed_size ((width, height) or None), record (the whole record), thought_end. In the
-# frame "processed", processed_size is the plane of the model's coordinates.
+# frame "processed", processed_size is the plane of the model's coordinates. An accuracy_reward that waits, for a server
+# for example, may be `async def` (open_question.py).
 
 
 def format_reward(completion, sol, **kw):

@@ -20,14 +20,14 @@ import os
 from urllib.parse import urlsplit
 
 from task.errors import UserError
-from task.runners.optional import need
+from task.runners.optional import Unavailable, need
 
 ATTEMPTS = 3  # without a connection, or if the server is busy or fails (429, 5xx); not after a timeout
 BACK_OFF = 0.5  # seconds before the second attempt, doubled for the third
 MAX_REPLY = 2**20  # bytes
 
 
-class JudgeError(Exception):
+class JudgeError(UserError):
     """The judge gave no usable reply."""
 
 
@@ -68,7 +68,8 @@ class LLMJudge:
                 self.asked += 1
                 return self._text(content)
             if attempt == ATTEMPTS or not (status is None or status == 429 or status >= 500):
-                raise JudgeError(f"{self.url} " + (content if status is None else f"answered with status {status}"))
+                what = content if status is None else f"answered with status {status}"
+                raise JudgeError(f"the judge {self.url} {what}: check JUDGE_URL, JUDGE_MODEL and JUDGE_API_KEY")
             await asyncio.sleep(BACK_OFF * 2 ** (attempt - 1))
         raise AssertionError("the last attempt returns or raises")
 
@@ -104,7 +105,10 @@ class LLMJudge:
 
 
 def judge_of_environment() -> LLMJudge:
-    """The judge that the environment variables name; one per process and setting. Raises UserError."""
+    """The judge that the environment variables name; one per process and setting.
+
+    Raises Unavailable if they name none, and UserError if they name none that can be asked.
+    """
     names = ("JUDGE_URL", "JUDGE_MODEL", "JUDGE_API_KEY", "JUDGE_TIMEOUT")
     return _judge(*(os.environ.get(name) or None for name in names))
 
@@ -113,7 +117,8 @@ def judge_of_environment() -> LLMJudge:
 def _judge(url: str | None, model: str | None, key: str | None, timeout: str | None) -> LLMJudge:
     parts = urlsplit(url or "")
     if parts.scheme not in ("http", "https") or not parts.hostname or not model:
-        raise UserError(
+        kind = UserError if url and model else Unavailable
+        raise kind(
             f"the judge has JUDGE_URL={url!r} and JUDGE_MODEL={model!r}: set both environment variables to an "
             "OpenAI-compatible endpoint, such as http://localhost:8000/v1, and its model."
         )

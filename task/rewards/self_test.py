@@ -13,7 +13,7 @@ from dataclasses import replace
 from task.errors import UserError
 from task.parsing.answers import thought_tags
 from task.rewards.router import TaskReward
-from task.runners.optional import MissingPackage
+from task.runners.optional import Unavailable
 from task.task_loader import Task
 
 RECORD_KEYS = ("id", "question", "answer", "images", "videos", "messages", "image_size", "processed_size")
@@ -25,7 +25,7 @@ def check_rewards(tasks: Iterable[Task]) -> None:
     """`run_self_test` of each task.
 
     Raises:
-        MissingPackage: the first package that is missing.
+        Unavailable: the first package or service that is missing.
         UserError: a reward that scores its own file's examples wrongly; the message names the file and the scores.
     """
     for task in tasks:
@@ -57,8 +57,10 @@ def run_self_test(task: Task) -> tuple[float, float] | None:
         try:
             scores.append(reward(prompts=[""] * 2, completions=completions, **columns))
         except UserError as error:
-            if isinstance(error.__cause__, MissingPackage):
-                raise MissingPackage(f"{task.path}: {error.__cause__}") from error
+            cause = error.__cause__
+            if isinstance(cause, UserError):  # a sentence of its own, with its own way out
+                kind = type(cause) if isinstance(cause, Unavailable) else UserError
+                raise kind(f"{task.path}: {cause}") from error
             raise
     _judge(task, *scores)
     return tuple(scores[1])

@@ -1,11 +1,15 @@
-"""Packages that only some tasks need: a missing one is reported when it is used, so that every task can be loaded."""
+"""Packages and services that only some tasks need: a missing one is reported when it is used, and every task loads."""
 
 import importlib.util
 
 from task.errors import UserError
 
 
-class MissingPackage(UserError):
+class Unavailable(UserError):
+    """Something that only some tasks need is missing; the message says how to get it."""
+
+
+class MissingPackage(Unavailable):
     """A package of an extra is not installed; the message names the extra."""
 
 

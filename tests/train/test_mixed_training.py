@@ -11,7 +11,7 @@ from paths import ROOT
 
 from task.rewards.router import task_rewards
 from task.rewards.self_test import run_self_test
-from task.runners.optional import MissingPackage
+from task.runners.optional import Unavailable
 from task.task_loader import load_tasks
 
 DEMO = ROOT / "metadata" / "demo"
@@ -31,7 +31,7 @@ HERE = ("math", "code", "reasoning", "manipulation")  # the others: test_demo_fa
 def runnable(family: str) -> bool:
     try:
         return run_self_test(load_tasks()[FAMILIES[family]]) is not None
-    except MissingPackage:
+    except Unavailable:
         return False
 
 

@@ -218,7 +218,7 @@ def test_a_run_finds_out_at_its_start_whether_the_judge_grades(endpoint, tasks):
     endpoint.reply = lambda question: f"GRADE: {10 * (answer_in(question) == 'Paris')}"
     assert run_self_test(tasks["open_question"]) == (1.0, 0.0)
     endpoint.reply = lambda question: (404, b"")
-    with pytest.raises(UserError, match="answered with status 404"):
+    with pytest.raises(UserError, match=r"open_question.py: the judge .* answered with status 404: check JUDGE_URL"):
         run_self_test(replace(tasks["open_question"], self_test=changed(tasks["open_question"].self_test)))
 
 
