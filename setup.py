@@ -59,5 +59,6 @@ setup(
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
         "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4", "gymnasium-robotics>=1.4.2,<2"],
     },
+    entry_points={"console_scripts": ["grpo-ma = task.command.main:main"]},
     cmdclass={"sdist": SdistWithRequirements},
 )

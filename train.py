@@ -24,12 +24,13 @@ from config.output import (
     already_through,
     begin_in,
     check_no_later,
+    check_output,
     check_reporters,
     checkpoint_to_resume,
     make_output,
     steps_left,
 )
-from config.parser import RecipeParser
+from config.parser import OF_THE_MACHINE, RecipeParser
 from config.script_arguments import GRPOScriptArguments
 from config.startup import print_model, print_prompt, print_run, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
@@ -37,6 +38,7 @@ from dataset.manifest import print_sources, read_manifests
 from model.loading import coordinate_frame_of, load_policy, trainable_report
 from task.errors import UserError, library_refusals
 from task.own_tasks import use_task_dir
+from task.rewards.own_rewards import load_rewards
 from task.rewards.record_check import check_record
 from task.rewards.router import task_rewards
 from task.rewards.self_test import check_rewards
@@ -58,6 +60,9 @@ def main() -> None:
     script, args, model_args = parser.parse()
     try:
         check_budget(script, args, parser.provenance)
+        if parser.dry_run:
+            print_settings(args, parser.provenance, without=OF_THE_MACHINE)
+            return print("dry run: names, types and the method's rules hold; device, data and hub were not looked at")
         use_task_dir(script.task_dir)
         checkpoint = checkpoint_to_resume(args.resume_from_checkpoint, args.output_dir)
         check_no_later(args.output_dir, checkpoint, args.resume_weights_only)
@@ -125,18 +130,29 @@ def start_from(checkpoint: str, args, model_args) -> None:
         print(f"weights of {checkpoint}, with a new optimiser, from step 0; with beta they are the reference too")
 
 
+def warn_of_idle_tools(acting: list[str], args) -> None:
+    """Warns of tasks that need an environment where the method samples a completion in one go."""
+    if acting and not METHODS[args.method].acts and args.process_index == 0:
+        print(
+            f"warning: method {args.method} samples a completion in one go and calls no tool: {', '.join(acting)} "
+            f"needs {' or '.join(name for name, method in METHODS.items() if method.acts)} to act step by step",
+            file=sys.stderr,
+        )
+
+
 def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer:
     """The trainer, with everything a user should see before the first step printed by the first process."""
     if not script.dataset_name:
         raise UserError(
             "no training data: give --dataset_name MANIFEST.yaml, or a record file (see metadata/README.md)"
         )
-    make_output(args.output_dir)
+    check_output(args.output_dir)
     check_reporters(args.report_to)
     model_name = locate(model_args.model_name_or_path)
     source = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
     frame = coordinate_frame_of(model_name, given=model_args.coordinate_frame, **source)
     tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
+    extra_rewards = load_rewards(script.extra_reward)
     data = {"seed": args.data_seed, "image_root": script.image_root, "on_bad_media": args.on_bad_media}
     manifests, held_out = (
         [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
@@ -147,13 +163,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     eval_dataset = build_dataset(held_out, tasks, **data) if held_out else None
     types = first_records(train_dataset, eval_dataset)
     check_rewards([tasks[name] for name in types])
-    acting = [name for name in types if tasks[name].make_environment is not None]
-    if acting and not METHODS[args.method].acts and args.process_index == 0:
-        print(
-            f"warning: method {args.method} samples a completion in one go and calls no tool: {', '.join(acting)} "
-            f"needs {' or '.join(name for name, method in METHODS.items() if method.acts)} to act step by step",
-            file=sys.stderr,
-        )
+    warn_of_idle_tools([name for name in types if tasks[name].make_environment is not None], args)
 
     dtype = model_args.resolve_dtype(args.bf16)
     module, model, processor = load_policy(
@@ -169,6 +179,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         trainable=True,
         **source,
     )
+    make_output(args.output_dir)  # not before: a wrong path of a model leaves no folder behind
     module.freeze(model, model_args.freeze_vision)
     if not model_args.use_peft:
         cast_frozen(model, dtype)
@@ -181,7 +192,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             model=model,
             module=module,
             processing_class=processor,
-            reward_funcs=task_rewards(tasks, timeout=args.reward_timeout),
+            reward_funcs=[*task_rewards(tasks, timeout=args.reward_timeout), *extra_rewards],
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,

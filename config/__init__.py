@@ -1,5 +1,6 @@
 """The arguments of train.py. Their modules load torch and TRL, so the names are imported when they are asked for."""
 
+import task.command.packages  # noqa: F401
 from config.lazy import lazy_names
 
 MODULES = {

@@ -20,6 +20,16 @@ RESUMING = (
 )  # fmt: skip
 
 
+def check_output(folder: str) -> None:
+    """UserError if the output folder could not be created or is read-only; nothing is created yet."""
+    path = Path(folder).absolute()
+    existing = next(place for place in (path, *path.parents) if os.path.lexists(place))
+    if not existing.is_dir():
+        raise UserError(f"output_dir {folder} cannot be created ({existing} is a file): name another folder")
+    if not os.access(existing, os.W_OK):
+        raise UserError(f"output_dir {folder} cannot be written ({existing} is read-only): name another folder")
+
+
 def make_output(folder: str) -> None:
     """Creates the output folder. UserError if that fails or the folder is read-only."""
     try:

@@ -12,6 +12,7 @@ import trl
 import yaml
 
 from config.foreign import drop_foreign
+from config.short_help import short_help
 from dataset.unique_keys import UniqueKeyLoader
 from task.errors import UserError
 
@@ -19,12 +20,22 @@ AUTO, AUTO_FIELDS = "auto", ("think_num", "answer_num")
 PROVISIONAL = {"think_num": 4, "answer_num": 4}  # until they are chosen
 
 
+DRY_RUN = {"--dry-run", "--dry_run"}
+# What depends on the machine and is not looked at in a dry run; a setting that a script lacks is passed over.
+OF_THE_MACHINE = {
+    "use_cpu": True, "bf16": False, "fp16": False, "tf32": None, "deepspeed": None, "fsdp": None, "fsdp_config": None,
+    "report_to": ["none"],
+}  # fmt: skip
+
+
 class RecipeParser(trl.TrlParser):
     """`--config recipe.yaml --flag value`: the recipe's keys become flags that stand before the user's own.
 
     So choices, types and unknown names are checked in one place, flags override the recipe, and `provenance[dest]`
     says which of the two set a value. The recipe's `env:` mapping sets environment variables, as TrlParser documents.
-    Abbreviated flags are refused.
+    Abbreviated flags are refused. `--help` prints one page, with the settings of the chosen method first, `--help all`
+    every setting. `--dry-run` sets `dry_run`: settings of the machine (`OF_THE_MACHINE`) are then not checked, and for
+    `auto` the provisional numbers stand.
 
     Args:
         choose: (the dataclass instances with provisional numbers, the names that are `auto`,
@@ -34,6 +45,7 @@ class RecipeParser(trl.TrlParser):
     def __init__(self, dataclass_types, choose: Callable[[tuple, list[str], int | None], dict] | None = None):
         super().__init__(dataclass_types=dataclass_types, allow_abbrev=False, conflict_handler="resolve")
         self.provenance: dict[str, str] = {}
+        self.dry_run = False
         self.choose = choose
         for action in self._actions:
             if action.dest in AUTO_FIELDS:
@@ -44,8 +56,12 @@ class RecipeParser(trl.TrlParser):
         argv = list(sys.argv[1:] if argv is None else argv)
         path, argv = self._take_recipe(argv)
         flags = self._as_flags(path) if path else []
+        if {"-h", "--help"} & set(argv):
+            self._help(flags, argv)
+        self.dry_run = not DRY_RUN.isdisjoint(argv)
+        argv = [word for word in argv if word not in DRY_RUN]
         for source, words in (("recipe", flags), ("flag", argv)):
-            self.provenance |= {w.split("=")[0][2:].replace("-", "_"): source for w in words if w.startswith("--")}
+            self.provenance |= {self._dest(word): source for word in words if word.startswith("--")}
         namespace, unknown = self.parse_known_args([*flags, *argv])
         unknown = [word for word in unknown if word.startswith("-")] or unknown
         if unknown:
@@ -53,6 +69,8 @@ class RecipeParser(trl.TrlParser):
                 f"unknown argument {unknown[0].split('=')[0]}" + self._nearest(unknown[0].split("=")[0].lstrip("-"))
             )
         self._drop_foreign(namespace, path, flags)
+        if self.dry_run:
+            vars(namespace).update({name: OF_THE_MACHINE[name] for name in OF_THE_MACHINE.keys() & vars(namespace)})
         try:
             values = {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)}
             return self.parse_dict(values | self._chosen(values), allow_extra_keys=True)
@@ -64,6 +82,8 @@ class RecipeParser(trl.TrlParser):
         names = [name for name in AUTO_FIELDS if values.get(name) == AUTO]
         if not names:
             return {}
+        if self.dry_run:
+            return {name: PROVISIONAL[name] for name in names}
         if self.choose is None:
             raise UserError(f"{names[0]}=auto: train.py alone probes for it; give a number")
         rows = values["per_device_train_batch_size"]
@@ -71,6 +91,22 @@ class RecipeParser(trl.TrlParser):
         found = self.choose(self.parse_dict(values | provisional, allow_extra_keys=True), names, rows)
         self.provenance |= dict.fromkeys(names, "probe")
         return found
+
+    def _help(self, recipe: list[str], argv: list[str]) -> None:
+        """Prints the help of the recipe's or the flag's method, or all of it, and ends the process."""
+        place = next(place for place, word in enumerate(argv) if word in ("-h", "--help"))
+        if argv[place + 1 : place + 2] == ["all"]:
+            self.print_help()
+        else:
+            words = [*recipe, *argv[:place], *argv[place + 1 :]]
+            print(short_help(self, getattr(self.parse_known_args(words)[0], "method", None)))
+        raise SystemExit(0)
+
+    def _dest(self, word: str) -> str:
+        """The setting that a flag names, under whichever of its names."""
+        flag = word.split("=")[0]
+        action = self._option_string_actions.get(flag)
+        return flag[2:].replace("-", "_") if action is None else action.dest
 
     def _drop_foreign(self, namespace, path: str | None, flags: list[str]) -> None:
         """Drops what the recipe says for other methods than the run's, in one line of the first process."""

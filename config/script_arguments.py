@@ -11,16 +11,26 @@ class GRPOScriptArguments:
 
     dataset_name: list[str] = field(
         default_factory=list,
-        metadata={"help": "Training manifests or record files (metadata/README.md); several are mixed."},
+        metadata={
+            "help": "Training manifests or record files (metadata/README.md); several are mixed.",
+            "aliases": ["--dataset"],
+        },
     )
     eval_dataset_name: list[str] = field(
-        default_factory=list, metadata={"help": "Held-out manifests for eval_strategy."}
+        default_factory=list, metadata={"help": "Held-out manifests for eval_strategy.", "aliases": ["--eval_dataset"]}
     )
     image_root: str | None = field(
         default=None, metadata={"help": "Folder for relative media paths, instead of the manifest's data_root."}
     )
     task_dir: str | None = field(
         default=None, metadata={"help": "Folder of your own task files, added to the shipped ones (or GRPO_MA_TASKS)."}
+    )
+    extra_reward: list[str] = field(
+        default_factory=list,
+        metadata={
+            "help": "Your own reward functions beside the tasks', as MODULE:FUNCTION (docs/training.md); modules may "
+            "lie in the working folder or in task_dir."
+        },
     )
     rollout_budget: float | None = field(
         default=None,

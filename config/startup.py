@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 from config.methods import SETTINGS
 
 SHARED = (
@@ -24,9 +26,10 @@ def print_run(model: str, data: list[str], args, rewards: dict[str, float]) -> N
         print(f"  {name:<28} {value}")
 
 
-def print_settings(args, provenance: dict[str, str]) -> None:
-    """One line per setting, marked flag, recipe, preset, derived or default."""
-    for name in (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:]):
+def print_settings(args, provenance: dict[str, str], without: Container[str] = ()) -> None:
+    """One line per setting, marked flag, recipe, preset, derived or default; `without`: settings left out."""
+    names = (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:])
+    for name in (name for name in names if name not in without):
         print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
     if args.window > 1:
         print(f"  saves and evaluations wait for the end of a generation, which is used for {args.window} steps")

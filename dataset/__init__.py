@@ -1,0 +1,3 @@
+"""Manifests, records and media -> rows."""
+
+import task.command.packages  # noqa: F401

@@ -1,0 +1,3 @@
+"""Model families: loading, chat templates, media encoding."""
+
+import task.command.packages  # noqa: F401

@@ -20,7 +20,8 @@ from config.agents import parse_environment_args
 from config.grpo_config import GRPOConfig
 from model.registry import module_for
 from task.errors import UserError
-from task.rewards.router import TaskReward, checked_rewards
+from task.rewards.own_rewards import checked_rewards
+from task.rewards.router import TaskReward
 from trainer.arguments import check_arguments, check_evaluation, prepare_module, prepare_weights
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
@@ -65,7 +66,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     Args:
         model: the policy, an instance (see `model.loading.load_policy`).
         reward_funcs: TRL reward callables; `task.rewards.router.task_rewards` routes to the tasks' own. Each is called
-            with prompts and completions as plain text, `record` (JSON string), `image_sizes` and `processed_sizes`.
+            with prompts and completions as plain text and the columns that docs/training.md lists.
         args: `config.grpo_config.GRPOConfig`.
         train_dataset: rows with the string columns `prompt` and `record` (`dataset.dataset_grpo.build_dataset`).
         eval_dataset: rows of the same form; evaluated with one greedy completion each and the tasks' own metrics.

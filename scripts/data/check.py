@@ -168,7 +168,10 @@ def _line(name: str, value) -> None:
 def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument(
-        "manifests", nargs="+", metavar="MANIFEST", help="YAML manifest; several are mixed as in training"
+        "manifests", nargs="*", metavar="MANIFEST", help="YAML manifest; several are mixed as in training"
+    )
+    parser.add_argument(
+        "--dataset_name", "--dataset", nargs="+", default=[], help="the same, by the name it has in training"
     )
     parser.add_argument("--image_root", help="folder that relative media paths start from, instead of data_root")
     parser.add_argument("--seed", type=int, default=42, help="seed of random:N sampling (default 42)")
@@ -196,7 +199,9 @@ def _parse_arguments(argv: list[str] | None) -> argparse.Namespace:
         args.max_prompt_length = DEFAULT_PROMPT_LENGTH
     if args.max_prompt_length < 1:
         parser.error(f"--max_prompt_length {args.max_prompt_length}: it must be at least 1")
-    args.manifests = [locate(path) for path in args.manifests]
+    args.manifests = [locate(path) for path in (*args.manifests, *args.dataset_name)]
+    if not args.manifests:
+        parser.error("name a manifest or a record file")
     args.model_name_or_path = args.model_name_or_path and locate(args.model_name_or_path)
     return args
 

@@ -33,7 +33,15 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
         metavar="all|STEP",
         help="evaluate the checkpoint-STEP folders in --adapter_path (or in --model_name_or_path, for whole models)",
     )
-    add("--dataset", nargs="+", required=True, metavar="MANIFEST", help="one or more manifests or record files")
+    add(
+        "--dataset_name",
+        "--dataset",
+        dest="dataset",
+        nargs="+",
+        required=True,
+        metavar="MANIFEST",
+        help="one or more manifests or record files",
+    )
     add("--image_root", help="folder that relative media paths start from (default: the manifest's data_root)")
     add("--output_dir", required=True, help="folder for predictions.jsonl and metrics.json")
     add("--overwrite", action="store_true", help="start anew, replacing any evaluation in output_dir")

@@ -8,7 +8,6 @@ def` is called for several completions at a time. Imports no torch.
 
 from __future__ import annotations
 
-import functools
 import inspect
 import json
 import math
@@ -107,6 +106,7 @@ class TaskReward:
         self.timeout = timeout
         self.__name__ = f"{kind}_reward"
         self._columns: set[str] = set()
+        self._no_metrics: set[str] = set()  # extras that were reported, since they are no numbers
         self.first_error: str | None = None  # in words, for the end of the run
 
     def __call__(
@@ -159,7 +159,7 @@ class TaskReward:
             for name, count in counts.items():
                 log_metric(f"rewards/{self.__name__}/{name}", float(count))
             own = {f"rewards/{name}/{self.kind}": values for name, values in by_task.items()}
-            for name, values in [*_numbers(extras).items(), *own.items()]:
+            for name, values in [*self._numbers(extras).items(), *own.items()]:
                 for value in values:  # one by one, so that the mean is over completions, not over processes
                     log_metric(name, value)
         if log_extra is not None and self.kind == "accuracy":
@@ -210,13 +210,32 @@ class TaskReward:
         result = plain_bool(result)
         allowed = result is None or isinstance(result, Real)
         if self.kind == "format" and allowed and result is not None:
-            allowed = result in (0, 1) or not math.isfinite(_float(result))
+            allowed = result in (0, 1) or not math.isfinite(as_float(result))
         if not allowed:
             raise RewardError(
-                f"{task.path}: {self.__name__} returned {_shown(result)} for one completion: return {rule}, "
+                f"{task.path}: {self.__name__} returned {shown(result)} for one completion: return {rule}, "
                 f"one value per call."
             )
-        return (None if result is None else _float(result)), extra
+        return (None if result is None else as_float(result)), extra
+
+    def _numbers(self, extras: list[dict]) -> dict[str, list[float]]:
+        """The finite numbers of all extras, by name; the first value of a name that is neither a number nor None is
+        reported."""
+        found = defaultdict(list)
+        for extra in extras:
+            for name, value in extra.items():
+                value = plain_bool(value)
+                if isinstance(value, Real):
+                    found[name] += [as_float(value)] if math.isfinite(as_float(value)) else []
+                elif value is not None and name not in self._no_metrics:
+                    self._no_metrics.add(name)
+                    print(
+                        f"{self.tasks[name.partition('/')[0]].path}: {self.__name__} gave {shown(value)} as "
+                        f"{name.partition('/')[2]!r}, which is no number: it is a column of the table of completions "
+                        "alone, not a metric",
+                        file=sys.stderr,
+                    )
+        return found
 
     def _report(self, task: Task, record: dict, error: BaseException) -> None:
         where = f"{place_of(error, task.path)}: {self.__name__} failed on record {record.get('id')!r}"
@@ -228,51 +247,6 @@ class TaskReward:
             self.first_error = f"{where}: {type(error).__name__}: {error}"
             print(f"{where}; such completions get None and are counted; the first error:", file=sys.stderr)
             traceback.print_exception(error)
-
-
-class CheckedReward:
-    """A user's own reward function, checked to return one number or None per completion.
-
-    TRL checks only the length; tensors or strings would cause an error that does not name the function.
-    """
-
-    def __init__(self, function: Callable, timeout: float | None = None):
-        self.function, self.timeout = function, timeout
-        self.__name__ = getattr(function, "__name__", type(function).__name__)
-
-    def __call__(self, prompts, completions, **keywords) -> list[float | None]:
-        try:
-            with time_limit(self.timeout):
-                values = self.function(prompts=prompts, completions=completions, **keywords)
-        except RewardTimeout:
-            log_metric = keywords.get("log_metric") or (lambda *metric: None)
-            log_metric(f"rewards/{self.__name__}/timeout", float(len(completions)))
-            print(
-                f"reward function {self.__name__}: no answer within reward_timeout={self.timeout:g} s", file=sys.stderr
-            )
-            return [None] * len(completions)
-        good = isinstance(values, list | tuple) and len(values) == len(completions)
-        values = [plain_bool(value) for value in values] if good else values
-        if not good or not all(value is None or isinstance(value, Real) for value in values):
-            raise RewardError(
-                f"reward function {self.__name__} returned {_shown(values)} for {len(completions)} completions: "
-                f"return a list with one float or None for each."
-            )
-        values = [None if value is None else _float(value) for value in values]
-        return [value if value is not None and math.isfinite(value) else None for value in values]
-
-
-def checked_rewards(functions, timeout: float | None = None) -> list:
-    """The reward functions for TRL, with a user's plain functions wrapped in `CheckedReward`.
-
-    `timeout`: seconds that a plain function may take for all completions; beyond it all of them get None.
-    """
-    functions = functions if isinstance(functions, list) else [functions]
-    plain = (type(lambda: None), functools.partial)
-    return [
-        CheckedReward(f, timeout) if isinstance(f, plain) and not inspect.iscoroutinefunction(f) else f
-        for f in functions
-    ]
 
 
 def _text(completion) -> str:
@@ -289,24 +263,13 @@ def _first(sizes):
     return sizes[0] if sizes else None
 
 
-def _numbers(extras: list[dict]) -> dict[str, list[float]]:
-    """The finite numbers of all extras, by name."""
-    found = defaultdict(list)
-    for extra in extras:
-        for name, value in extra.items():
-            value = plain_bool(value)
-            if isinstance(value, Real) and math.isfinite(_float(value)):
-                found[name].append(_float(value))
-    return found
-
-
 def plain_bool(value):
     """A bool of NumPy as Python's, which is a number; any other value unchanged."""
     is_numpys = type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_")
     return bool(value) if is_numpys else value
 
 
-def _float(value: Real) -> float:
+def as_float(value: Real) -> float:
     """The number as a float; infinite for an integer or fraction that is too large."""
     try:
         return float(value)
@@ -314,7 +277,7 @@ def _float(value: Real) -> float:
         return math.inf if value > 0 else -math.inf
 
 
-def _shown(value) -> str:
+def shown(value) -> str:
     size = f" of {len(value)}" if isinstance(value, list | tuple | dict | str) else ""
     text = " ".join(repr(value).split())
     return f"a {type(value).__name__}{size} ({text if len(text) <= 60 else text[:57] + '...'})"

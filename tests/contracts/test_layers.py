@@ -9,6 +9,7 @@ from paths import ROOT
 
 # Lowest first; a file belongs to the first pattern it matches.
 LAYERS = [
+    (-1, "task/command/packages.py"),
     (0, "trainer/tree.py"),
     (0, "trainer/__init__.py"),
     (0, "trainer/advantages/*.py"),

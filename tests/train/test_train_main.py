@@ -180,3 +180,32 @@ def test_the_reference_of_whole_weights_is_of_the_policys_revision(train, monkey
     status, _, _ = train([record(0), record(1)], *flags)
     assert status == 0
     assert asked["revision"] == "v2"
+
+
+@pytest.mark.parametrize("name", ["adapter_path", "model_name_or_path"])
+def test_a_wrong_path_of_a_model_or_an_adapter_leaves_no_folder(train, tmp_path, name):
+    status, _, errors = train([record(0)], f"--{name}", str(tmp_path / "absent"))
+    assert status == 2 and "absent" in last_line(errors) and "Traceback" not in errors
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_dry_run_says_what_would_run_and_creates_nothing(train, tmp_path):
+    status, said, _ = train([], "--dry-run", "--dataset_name", "absent.yaml", "--model_name_or_path", "absent")
+    assert status == 0 and "think_num                    2            flag" in said
+    assert last_line(said).startswith("dry run: names, types and the method's rules hold")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.slow
+def test_an_extra_reward_is_given_records_and_is_logged(train, tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path)])
+    (tmp_path / "rewards_of_a_user.py").write_text(
+        "def numbered(completions, record, **keywords):\n    return [int(one['id'][1:]) / 10 for one in record]\n"
+    )
+    flags = ["--extra_reward", "rewards_of_a_user:numbered", "--reward_weights", "0", "0", "1"]
+    status, said, errors = train([record(3), record(3, id="r4")], *flags, "--max_steps", "1")
+    assert status == 0, errors
+    assert "numbered x 1" in said
+    log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
+    (value,) = (entry["rewards/numbered/mean"] for entry in log if "rewards/numbered/mean" in entry)
+    assert value in (pytest.approx(0.3), pytest.approx(0.4))

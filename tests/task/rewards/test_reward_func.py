@@ -9,7 +9,8 @@ import pytest
 from paths import ROOT
 from reward_cases import make_task, row, score
 
-from task.rewards.router import CheckedReward, TaskReward, task_rewards
+from task.rewards.own_rewards import CheckedReward
+from task.rewards.router import TaskReward, task_rewards
 
 
 def test_each_completion_meets_the_rewards_of_its_own_task():
@@ -190,3 +191,13 @@ def test_rewards_need_no_torch():
     code = "import sys; import task.rewards.router; assert not {'torch', 'transformers', 'trl'} & set(sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_extras_that_are_no_numbers_are_named_once(capsys):
+    extras = iter([{"note": "far"}, {"note": "near", "gap": None}, {"gap": 1.5}])
+    task = make_task(accuracy=lambda completion, sol, **kw: (1.0, next(extras)))
+    metrics = defaultdict(list)
+    score(task, ["a", "b", "c"], log_metric=lambda name, value: metrics[name].append(value))
+    said = capsys.readouterr().err
+    assert said.count("no number") == 1 and metrics["words/gap"] == [1.5]
+    assert "task/words.py: accuracy_reward gave a str of 3 ('far') as 'note', which is no number" in said

@@ -9,7 +9,7 @@ import torch
 from reward_cases import make_task, score
 from trainer_cases import largest_gap, logged, text_trainer, weights
 
-from task.rewards.router import checked_rewards
+from task.rewards.own_rewards import checked_rewards
 from task.rewards.time_limit import RewardTimeout, time_limit
 from trainer.logs.progress import warn_of_useless_rollouts
 from trainer.run.faults import StepError
