@@ -90,7 +90,7 @@ def test_the_new_method_checks_its_settings(with_best_of, flag, value, sentence)
 
 
 def test_the_new_method_stands_in_the_help(with_best_of):
-    out = run(with_best_of, "train.py", "--help")
+    out = run(with_best_of, "train.py", "--help", "all")
     assert "best_of (G chains, of which the best counts)" in " ".join(out.stdout.split())
 
 
