@@ -9,6 +9,7 @@ from config.methods import SETTINGS
 from config.ranges import check_ranges
 from config.sampling_correction import check_sampling_correction
 from config.unsupported import check_unsupported
+from config.zero_spread import check_zero_spread
 from task.errors import UserError
 from trainer.logs.tree_log import parse_log_trees
 
@@ -18,7 +19,7 @@ def check_training(args) -> None:
 
     Called before defaults are derived: None means that the default will be used.
     """
-    rules = ("on_long_prompt", "on_bad_media", "on_non_finite")
+    rules = ("on_long_prompt", "on_bad_media", "on_non_finite", "on_zero_spread")
     check_choices(args, ("method", "shared_token_weight", "prefix_sharing", *rules))
     settings = SETTINGS[args.method]
     check_foreign(args)
@@ -27,6 +28,7 @@ def check_training(args) -> None:
     check_ranges(args)
     parse_log_trees(args.log_trees)
     settings.check(args)
+    check_zero_spread(args)
     if args.use_vllm:
         check_sampling_correction(args)
         raise UserError(

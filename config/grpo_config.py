@@ -15,13 +15,14 @@ from config.distributed import launched_with_deepspeed, prepare_deepspeed_on_cpu
 from config.method_settings import apply_preset, apply_size
 from config.methods import SETTINGS
 from config.unsupported import check_accelerator
+from config.zero_spread import ZeroSpreadFields, check_budget
 from task.errors import UserError
 
 METHOD_FIELDS = [settings.fields for settings in SETTINGS.values() if settings.fields]
 
 
 @dataclass
-class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
+class GRPOConfig(*METHOD_FIELDS, ZeroSpreadFields, trl.GRPOConfig):
     """Arguments of `GRPOMATrainer`. Fields that default to None are derived or taken from the preset of `method`.
 
     Raises:
@@ -229,6 +230,7 @@ class GRPOConfig(*METHOD_FIELDS, trl.GRPOConfig):
         assert self.world_size == int(os.environ.get("WORLD_SIZE", "1")), (
             "the launcher and accelerate disagree on the world size"
         )
+        check_budget(self)
         metric = self.metric_for_best_model
         if metric is not None and "/" not in metric:
             raise UserError(

@@ -13,20 +13,23 @@ import numpy as np
 import torch
 
 from trainer.advantages.totals import discounted, row_totals
-from trainer.generation import Generation
+from trainer.generation import Generation, Training
 from trainer.methods import Credit, Method, Rows
 from trainer.processes import Processes
 from trainer.rollout import Rollout
 
 
-def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) -> list[list[int]]:
-    """(B, 4) prompt id, tree id (of the thought in grpo_ma), closed flag and number of sampled tokens per row.
+def row_keys(training: Training, rank: int, spanning: bool, largest_group: int) -> list[list[int]]:
+    """One row per scored row of a process: prompt id, tree id (of the thought in grpo_ma), closed flag, number of
+    sampled tokens, rank, and whether the row trains.
 
     Args:
+        training: of the process.
         rank: of this process.
         spanning: whether all processes grow trees of the same prompts, so that a prompt's rows span them.
         largest_group: the largest `Node.group` over all processes.
     """
+    rollout, trained = training.scored, set(training.rows)
     trees = len(rollout.trees)
     first = 0 if spanning else rank * trees
     return [
@@ -35,6 +38,8 @@ def row_keys(rollout: Rollout, rank: int, spanning: bool, largest_group: int) ->
             (rank * trees + tree) * (1 + largest_group) + rollout.leaf(row).group,
             rollout.closed(row),
             sum(rollout.per_token(row, lambda node: int(node.sampled))),
+            rank,
+            row in trained,
         ]
         for row, tree in enumerate(rollout.row_tree)
     ]
@@ -48,7 +53,7 @@ def all_rows(
     is_task_reward: list[bool],
     gamma: float | None = None,
 ) -> Rows:
-    """Rewards and groups of the N rows of all processes.
+    """Rewards and groups of the N scored rows of all processes, whose numbers may differ between processes.
 
     Args:
         generation: provides the rollout and its rewards.
@@ -63,14 +68,16 @@ def all_rows(
         expected = names[: len(rollout.trees)] * processes.count
         assert names == expected, f"processes hold different prompts: {names}"
     largest = processes.largest(max(node.group for tree in rollout.trees for node in tree.nodes))
-    prompts, groups, closed, lengths = processes.gather(row_keys(rollout, processes.rank, spanning, largest)).T
+    keys = processes.objects(row_keys(generation.training, processes.rank, spanning, largest))
+    prompts, groups, closed, lengths, ranks, trained = np.array(keys, dtype=np.int64).T
     rewards = row_totals(generation.rewards.cpu(), weights.cpu(), prompts, is_task_reward)
     if gamma is not None:
-        of_rows = zip(rollout.row_tree, rollout.row_leaf, strict=True)
-        own = [discounted(rollout.trees[tree].turn_rewards(leaf), gamma) for tree, leaf in of_rows]
-        of_turns, factors = processes.gather_floats(own).T
+        scored = generation.training.scored
+        of_rows = zip(scored.row_tree, scored.row_leaf, strict=True)
+        own = [discounted(scored.trees[tree].turn_rewards(leaf), gamma) for tree, leaf in of_rows]
+        of_turns, factors = np.array(processes.objects(own)).T
         rewards = of_turns + factors * rewards
-    return Rows(rewards, prompts, groups, closed.astype(bool), lengths)
+    return Rows(rewards, prompts, groups, closed.astype(bool), lengths, ranks, trained.astype(bool))
 
 
 def loss_inputs(

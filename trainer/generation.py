@@ -25,6 +25,29 @@ class Phase(Enum):
     TRAINING = "training"  # on its micro-batches
 
 
+@dataclass(frozen=True)
+class Training:
+    """The rows of this process that train, among all rows whose rewards define the advantages.
+
+    Attributes:
+        scored: all rows.
+        rollout: the B rows that train.
+        rows: (B,) their places in `scored`, ascending.
+        weights: (B,) factors of their advantages.
+    """
+
+    scored: Rollout
+    rollout: Rollout
+    rows: list[int]
+    weights: list[float]
+
+    @classmethod
+    def of_all(cls, rollout: Rollout) -> Training:
+        """Every row trains."""
+        count = len(rollout.row_tree)
+        return cls(rollout, rollout, list(range(count)), [1.0] * count)
+
+
 @dataclass
 class Generation:
     """Everything the trainer knows about the rollouts it trains on; the next generation replaces it as a whole.
@@ -35,9 +58,13 @@ class Generation:
         policy: the branching policy that grows the trees.
         two_terms: whether thoughts and answers are two terms of the objective in every pass over this generation.
         phase: the current stage.
-        rollout: the trees as rows; None while growing.
+        substitutes: (rounds, prompts over all processes) dataset rows that replace prompts without signal, see
+            `trainer.zero_spread.draws.substitutes`; None: prompts are not replaced.
+        rollout: the trees as the B rows that train; None while growing.
+        training: these rows among all rows that were scored; None while growing.
+        scores: of all rows, if they were scored while growing, else None.
         partition: the rows of each micro-batch.
-        rewards: (N, functions) rewards of all processes, NaN where a function abstains.
+        rewards: (N, functions) rewards of the scored rows of all processes, NaN where a function abstains.
         current_rows: the rows of the current forward pass; None while growing.
         cached_logps: log-probs and entropies of the micro-batch being trained on, which its loss may ask for more than
             once; None before its forward pass, and in every other phase.
@@ -49,7 +76,10 @@ class Generation:
     policy: Policy
     two_terms: bool
     phase: Phase = Phase.GROWING
+    substitutes: np.ndarray | None = None
     rollout: Rollout | None = None
+    training: Training | None = None
+    scores: Any = None
     partition: list[list[int]] = field(default_factory=list)
     rewards: torch.Tensor | None = None
     current_rows: list[int] | None = None
@@ -59,9 +89,19 @@ class Generation:
     def __post_init__(self):
         assert len(self.rows) == len(self.records) * self.policy.leaves, f"{len(self.rows)} rows"
 
-    def grown(self, rollout: Rollout, partition: list[list[int]]) -> None:
-        """Ends the phase in which the trees grow; rewards, and old and reference log-probs come next."""
-        self.rollout, self.partition, self.phase = rollout, partition, Phase.SCORING
+    def grown(self, training: Training, partition: list[list[int]], rows: list[dict], scores: Any = None) -> None:
+        """Ends the phase in which the trees grow; rewards, and old and reference log-probs come next.
+
+        `rows`: (P,) the dataset rows of the prompts. Where they were replaced, `self.rows` changes in place, and TRL's
+        list of inputs, the same object, with it.
+        """
+        self.training, self.rollout, self.partition = training, training.rollout, partition
+        self.scores, self.phase = scores, Phase.SCORING
+        leaves = self.policy.leaves
+        for place, row in enumerate(rows):
+            if row is not self.rows[place * leaves]:
+                self.rows[place * leaves : (place + 1) * leaves] = [dict(row) for _ in range(leaves)]
+                self.records[place] = json.loads(row["record"])
 
     @contextmanager
     def training_on(self, rows: list[int]):

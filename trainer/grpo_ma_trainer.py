@@ -39,28 +39,29 @@ from trainer.logs.metrics import (
     rollout_sums,
     weigh_token_means,
 )
-from trainer.logs.outcome import Outcome, failure_sums
+from trainer.logs.outcome import Outcome
 from trainer.logs.policy_gap import note_policy_gaps, say_dropout
 from trainer.logs.progress import RolloutBar, show_short_progress, shows_bars, warn_of_useless_rollouts
 from trainer.logs.run_log import RunLog
 from trainer.logs.tree_log import TreeLog, parse_log_trees
 from trainer.logs.verbose import print_generation, verbose
-from trainer.methods import METHODS, Batch, Credit, Rows
+from trainer.methods import METHODS, Batch, Rows
 from trainer.objective import micro_batches, part_inputs, part_weights, sequence_ratio_inputs, varies_within_rows
 from trainer.policies.agent.build import policies_of_evaluation
 from trainer.processes import Processes
 from trainer.prompts import PromptEncoder
-from trainer.rollout import Rollout
+from trainer.roll_out import records_with_substitutes, roll_out, substitutes_of
 from trainer.run.best import greater_is_better
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
 from trainer.run.layout import LayoutCheck
 from trainer.run.stopping import StopOnSignal
 from trainer.sampler import TreeSampler
+from trainer.scoring import ScoredOnce
 from trainer.swapped import swapped
 
 
-class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
+class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):
     """GRPO on rollout trees; `args` names the method, which defines rollouts and credit (`trainer/methods.py`).
 
     Args:
@@ -83,6 +84,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         processes: the collectives of the run.
         forward: the log-prob pass over rows.
         encoder: encodes the prompts.
+        sampler: draws the prompts; None before training starts.
+        rollout_bar: the progress bar of sampling.
 
     Raises:
         UserError: invalid data or settings, one sentence each.
@@ -112,7 +115,8 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         self.memory: dict = {}
         self.generation: Generation | None = None
         self.correction = SamplingCorrection.of(args)
-        self._rollout_bar = RolloutBar(shown=shows_bars(args))
+        self.sampler: TreeSampler | None = None
+        self.rollout_bar = RolloutBar(shown=shows_bars(args))
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         self.forward = RowForward(
             self.module,
@@ -158,7 +162,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     # --- A generation: prompts, trees, rewards, advantages ---------------------------------------------------------
 
     def _get_train_sampler(self, dataset=None):
-        self._sampler = sampler = TreeSampler(
+        self.sampler = sampler = TreeSampler(
             num_prompts=len(dataset if dataset is not None else self.train_dataset),
             prompts_per_rank=self.args.prompts_per_generation,
             leaves=self.args.leaves,
@@ -177,10 +181,10 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         warm_up_leaves = self.method.warm_up_leaves(args, self.state.global_step)
         leaves, warming_up = warm_up_leaves or args.leaves, warm_up_leaves is not None
         rows = inputs[:: args.leaves // leaves]  # the sampler repeats each prompt `args.leaves` times in a row
-        records = records_of(rows, leaves)
+        records, substitutes = records_of(rows, leaves), substitutes_of(self)
         batch = Batch(
             args,
-            records,
+            records_with_substitutes(self, records, substitutes),
             self.tasks,
             tokenizer=self._tokenizer,
             module=self.module,
@@ -192,6 +196,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             records,
             policy=self.method.policy(batch),
             two_terms=self.method.two_terms(args) and not warming_up,
+            substitutes=substitutes,
         )
         # Truncated completions are masked by `loss_inputs`, per node; TRL would mask whole rows.
         with swapped(self, num_generations=self.generation.policy.leaves, mask_truncated_completions=False):
@@ -203,18 +208,16 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
     def _grow(self, prompts, trainer) -> dict[str, list]:
         """TRL's `rollout_func`: grows one tree per group of `policy.leaves` equal rows."""
         generation, args = self.generation, self.args
-        policy, leaves = generation.policy, generation.policy.leaves
+        policy = generation.policy
         assert len(prompts) == len(generation.rows)
-        encoded = [self.encoder.encode(row) for row in generation.rows[::leaves]]
-        ids = [record["id"] for record in generation.records]
-        with self._generating(self.temperature) as engine, self._rollout_bar as engine.progress:
-            trees = engine.grow(encoded, policy, ids)
-        prompts = [prompt or self.encoder.blank() for prompt in encoded]
-        rollout = Rollout.from_trees(prompts, trees, leaves, self.eos_token_ids[0])
+        with self._generating(self.temperature) as engine:
+            rolled = roll_out(self, engine)
+        rollout = rolled.training.rollout
         self.forward.start(rollout)
-        generation.grown(rollout, partition(rollout, args.steps_per_generation, args.gradient_accumulation_steps))
+        batches = partition(rollout, args.steps_per_generation, args.gradient_accumulation_steps)
+        generation.grown(rolled.training, batches, [slot.row for slot in rolled.slots], rolled.scores)
         self._prefetch()
-        sums = rollout_sums(rollout) | self._rollout_bar.sums() | policy.metrics(trees)
+        sums = rollout_sums(rollout) | rolled.sums | policy.metrics(rollout.trees)
         logged = self.processes.quotients(sums)
         self.record_metrics(logged)
         policy.remember(logged)
@@ -223,6 +226,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
 
     def _generate(self, prompts):
         prompt_ids, completion_ids, mask, _, *rest = super()._generate(prompts)
+        prompts[:] = [row["prompt"] for row in self.generation.rows]  # TRL's own list; some were replaced
         # TRL decodes without special tokens, and a tokenizer may list <answer> as one.
         texts = self.module.completion_texts(completion_ids, self.eos_token_ids)
         return prompt_ids, completion_ids, mask, texts, *rest
@@ -235,34 +239,19 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
         """Starts loading the prompts of the next generation, which the sampler already knows, while this one trains."""
         following = self.state.global_step // self.args.window + 1
         if following * self.args.window < self.state.max_steps:
-            indices = self._sampler.prompts_of(following, self.accelerator.process_index)
+            indices = self.sampler.prompts_of(following, self.accelerator.process_index)
             self.encoder.prefetch([self.train_dataset[i] for i in indices])
-
-    def _calculate_rewards(self, inputs, prompts, completions, completion_ids_list):
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        infinite = torch.isinf(rewards)
-        # Metrics logged by rewards are averaged over all values of all processes; TRL averages the processes' means.
-        sums = {name: (sum(values), len(values)) for name, values in self._pending_metrics.items()}
-        sums |= failure_sums(self._pending_metrics, self.reward_func_names, sum(not row["failed"] for row in inputs))
-        self._pending_metrics.clear()
-        self.record_metrics(self.processes.quotients(sums) | {"rewards/non_finite": infinite.sum().item()})
-        rewards[infinite] = torch.nan
-        failed = torch.tensor([row["failed"] for row in inputs], device=rewards.device)  # a column of `_grow`
-        rewards[self.accelerator.gather(failed)] = torch.nan
-        self.generation.rewards = rewards
-        return rewards
 
     def _add_credit(self, output: dict) -> dict:
         """TRL's output with the method's advantages in place of TRL's, the parts of the objective and the row ids."""
-        generation, rollout = self.generation, self.generation.rollout
+        generation, rollout, training = self.generation, self.generation.rollout, self.generation.training
         rows = self._all_rows()
         credit = self.method.credit(rows, self.args)
         correlation = length_correlation(credit.leaf, rows.lengths)
         self.record_metrics(credit.metrics | {"advantages/length_correlation": correlation})
-        replace_last(self._logs["advantages"], credit.leaf.tolist())
-        mine = slice(*(len(rollout.row_tree) * rank for rank in (self.processes.rank, self.processes.rank + 1)))
-        own = Credit(credit.leaf[mine], None if credit.thought is None else credit.thought[mine])
-        rewards = rows.rewards[mine]
+        replace_last(self._logs["advantages"], credit.leaf[rows.trained].tolist())
+        mine = rows.trained_on(self.processes.rank)
+        own, rewards = credit.weighted(mine, training.weights), rows.rewards[mine]
         output |= loss_inputs(output, generation, own, rewards, self.method, self.args, self.eos_token_ids)
         sums = generation.policy.reward_sums(rollout.trees, leaf_values(rollout, rewards))
         self.record_metrics(self.processes.quotients(sums))
@@ -271,7 +260,7 @@ class GRPOMATrainer(WholeCheckpoints, GRPOTrainer):
             scores = (per_func, rewards, output["advantages"].tolist(), self._tokenizer.decode)
             self.tree_log.write(self.state.global_step, rollout, generation.records, *scores)
         if verbose() and self.accelerator.is_main_process:
-            drawn = self._sampler.drawn(self.state.global_step // self.args.window)
+            drawn = self.sampler.drawn(self.state.global_step // self.args.window)
             print_generation(rollout, rewards, self._tokenizer.decode, drawn, rows, credit)
         return output
 

@@ -63,6 +63,8 @@ class Rows:
         groups: (N,) id of the row's tree in the prompt's forest (its thought in grpo_ma), unique over all prompts.
         closed: (N,) bool, False for rows of a thought that never closed.
         lengths: (N,) sampled tokens of the row's completion.
+        ranks: (N,) process of each row.
+        trained: (N,) bool, False for rows that only define the advantages of others.
     """
 
     rewards: np.ndarray
@@ -70,6 +72,12 @@ class Rows:
     groups: np.ndarray
     closed: np.ndarray
     lengths: np.ndarray
+    ranks: np.ndarray
+    trained: np.ndarray
+
+    def trained_on(self, rank: int) -> np.ndarray:
+        """The indices of the rows that a process trains on."""
+        return np.flatnonzero(self.trained & (self.ranks == rank))
 
 
 @dataclass(frozen=True)
@@ -79,6 +87,11 @@ class Credit:
     leaf: np.ndarray
     thought: np.ndarray | None = None
     metrics: dict[str, float] = field(default_factory=dict)
+
+    def weighted(self, rows: np.ndarray, weights) -> Credit:
+        """The advantages of these rows, times their weights."""
+        weights = np.asarray(weights)
+        return Credit(self.leaf[rows] * weights, None if self.thought is None else self.thought[rows] * weights)
 
 
 @dataclass(frozen=True)
@@ -159,7 +172,12 @@ def chains(batch: Batch) -> ChainPolicy:
 def thoughts_and_answers(batch: Batch) -> ThoughtAnswerPolicy:
     args, answers = batch.args, 1 if batch.warming_up else batch.args.answer_num
     return ThoughtAnswerPolicy(
-        args.think_num, answers, args.max_thought_length, args.max_answer_length, args.thought_end
+        args.think_num,
+        answers,
+        args.max_thought_length,
+        args.max_answer_length,
+        args.thought_end,
+        extends=args.on_zero_spread == "grow" and not batch.warming_up,
     )
 
 

@@ -33,6 +33,12 @@ class Rollout:
         row_tree = [t for t, tree_rows in enumerate(rows) for _ in tree_rows]
         return cls(prompts, trees, row_tree, [leaf for tree_rows in rows for leaf in tree_rows])
 
+    def take(self, rows: list[int]) -> Rollout:
+        """The same trees with only these rows."""
+        return Rollout(
+            self.prompts, self.trees, [self.row_tree[row] for row in rows], [self.row_leaf[row] for row in rows]
+        )
+
     @property
     def failed(self) -> list[bool]:
         """(P,) True where nothing could be grown for the prompt."""

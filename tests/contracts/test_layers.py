@@ -29,6 +29,7 @@ LAYERS = [
     (3, "trainer/evaluation/*.py"),
     (3, "trainer/budget/*.py"),
     (3, "trainer/run/*.py"),
+    (3, "trainer/zero_spread/*.py"),
     (4, "config/*.py"),
     (5, "trainer/*.py"),
     (6, "train.py"),
@@ -36,7 +37,13 @@ LAYERS = [
 ]
 PACKAGES = ("config", "dataset", "model", "task", "trainer")
 HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed"}
-MAY_IMPORT_TRL = ("config/*.py", "trainer/grpo_ma_trainer.py", "trainer/engines/generating.py", "scripts/*.py")
+MAY_IMPORT_TRL = (
+    "config/*.py",
+    "trainer/grpo_ma_trainer.py",
+    "trainer/scoring.py",
+    "trainer/engines/generating.py",
+    "scripts/*.py",
+)
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines
 
 

@@ -8,14 +8,14 @@ from paths import ROOT
 # Attributes assigned outside of `__init__`, and why.
 ASSIGNED = {
     "generation": "the rollouts at hand, replaced as a whole by the next",
-    "_sampler": "TRL asks for the sampler, and the prefetch for what it draws next",
+    "sampler": "TRL asks for the sampler, and the prefetch for what it draws next",
     "_step": "TRL's count of micro-steps, after a resume in mid-generation",
     "_buffered_inputs": "TRL's micro-batches of a generation",
     "control": "what the callbacks of an evaluation return, as in transformers",
 }
 # Attributes that are exchanged for the length of a call, by `swapped` alone.
-SWAPPED = {"num_generations", "mask_truncated_completions", "importance_sampling_level", "_saving"}
-FILES = ("trainer/grpo_ma_trainer.py", "trainer/run/checkpoints.py")
+SWAPPED = {"num_generations", "mask_truncated_completions", "importance_sampling_level", "_saving", "gather"}
+FILES = ("trainer/grpo_ma_trainer.py", "trainer/scoring.py", "trainer/run/checkpoints.py")
 
 
 def stores(tree: ast.AST) -> set[str]:

@@ -16,7 +16,7 @@ from trainer.engines.live_rows import Fork, LiveRows
 from trainer.engines.parked import Parked
 from trainer.engines.sampling import Sampler, Sampling, read
 from trainer.policies.policy import Policy
-from trainer.policies.segment import Call, Segment
+from trainer.policies.segment import Branch, Call, Segment
 from trainer.tree import Node, Tree
 
 
@@ -45,13 +45,21 @@ class Growth:
         self.forward, self.rows, self.calls, self.sampler = forward, rows, calls, sampler
         self.policy, self.trees, self.stats, self.progress = policy, trees, stats, progress
         self.parked = Parked(forward, trees)
-        self.expands, self.splits = policy.expands, policy.splits
+        self.expands, self.splits, self.extends = policy.expands, policy.splits, policy.extends
         self.entering: list[Fork] = []
         self.steps = 0
 
     def run(self) -> None:
         """Grows until no row is live, no call is pending and the policy wants no further branches."""
-        logits = self.forward.prefill()
+        self._run(self.forward.prefill())
+
+    def extend(self, branches: list[tuple[int, Branch]]) -> None:
+        """Grows (prompt, branch) pairs below nodes that a segment followed, once `run` has ended."""
+        self.entering = [Fork(prompt, branch.node, branch.segment) for prompt, branch in branches]
+        self.stats["forks"] += len(branches)
+        self._run(self.parked.no_logits())
+
+    def _run(self, logits: Tensor) -> None:
         while True:
             logits = self._enter(logits)
             if not self.rows:
@@ -62,15 +70,18 @@ class Growth:
                 logits = self.forward.step(tokens)
                 self.stats["steps"] += 1
             self.steps += 1
+        if self.extends:
+            self.forward.cache.release()  # what `extend` needs is parked
 
     def _fork(self, logits: Tensor) -> tuple[Tensor, list]:
         """Replaces forking rows by their children; returns logits (R, V) and the rows that draw distinct tokens."""
         forking = self.rows.forking
         if not forking:
             return logits, []
-        if self.expands:
-            for index, fork in forking:
-                self.parked.keep_border(index, fork.prompt, fork.node, logits[index])
+        for index, fork in forking if self.expands or self.extends else ():
+            self.parked.keep_border(index, fork.prompt, fork.node, logits[index])
+            if self.extends:
+                self.parked.keep(index, fork.prompt, fork.node, unfed=0)
         sources, distinct = self.rows.fork()
         return logits[self.forward.select(sources)], distinct
 
@@ -157,7 +168,7 @@ class Growth:
             if branches:
                 self.stats["forks"] += len(branches)
                 self.entering += [Fork(prompt, branch.node, branch.segment) for branch in branches]
-            else:
+            elif not self.extends:
                 self.parked.free(prompt)
 
     def _enter(self, logits: Tensor) -> Tensor:

@@ -72,6 +72,11 @@ class ForkingLayer(DynamicLayer):
         self.keys, self._key_room = _appended(self.keys, key_states, length)
         self.values, self._value_room = _appended(self.values, value_states, length)
 
+    def release(self) -> None:
+        """Drops all rows and frees their buffers; rows can enter again."""
+        self.keys = self._key_room = self.keys[:0, :, :0].clone()
+        self.values = self._value_room = self.values[:0, :, :0].clone()
+
     def batch_select_indices(self, indices: Tensor) -> None:
         raise NotImplementedError("use ForkingCache.move_rows: it moves rows inside the buffers")
 
@@ -179,6 +184,11 @@ class ForkingCache(Cache):
             layer.enter(keys, values, length)
         for layer, found in zip(self.recurrent, self._by_state(recurrent), strict=True):
             layer.enter(found)
+
+    def release(self) -> None:
+        """Drops all slots and frees the buffers of a cache without rows; rows can enter again."""
+        for layer in self.attention:
+            layer.release()
 
     def with_rows(self, states: list[Tensor], recurrent: Sequence[Tensor | None] = ()) -> ForkingCache:
         """Another cache of the same layers with only these rows, all ending in the same slot.

@@ -31,11 +31,11 @@ class Parked:
         # The states (S,) of layers that have one, each with the number of a path's tokens that it was taken after.
         self._recurrent: list[dict[int, tuple[int, Tensor]]] = [{} for _ in trees]
 
-    def keep(self, row: int, prompt: int, node: int) -> None:
-        """Keeps the states of live row `row`: everything down to `node`, without its last token, which was not fed."""
+    def keep(self, row: int, prompt: int, node: int, unfed: int = 1) -> None:
+        """Keeps the states of live row `row`: everything down to `node`, without its last `unfed` (0 or 1) tokens."""
         states, end = self._states[prompt], self.forward.length
-        self._keep_state(row, prompt, node, self._depth(prompt, node) - 1)
-        count = self._count(prompt, node) - 1
+        self._keep_state(row, prompt, node, self._depth(prompt, node) - unfed)
+        count = self._count(prompt, node) - unfed
         while self._held(prompt, node) != count:
             states[node] = [self.forward.take(row, end - count, end)]
             end -= count
@@ -53,6 +53,10 @@ class Parked:
     def border(self, prompt: int, node: int) -> Tensor | None:
         """The logits (V,) after a node's last token, or None if they were not kept."""
         return self._borders[prompt].get(node)
+
+    def no_logits(self) -> Tensor:
+        """Logits (0, V) in the form of the kept ones, of which there is at least one."""
+        return next(logits for borders in self._borders for logits in borders.values())[None][:0]
 
     def pending(self, prompt: int, node: int) -> PendingTokens:
         """The tokens down to `node` whose states are not stored yet; if all are, the last token again.

@@ -6,7 +6,8 @@ logits serves all children. There is no barrier: answers to one thought are samp
 
 A row that calls a tool leaves as well, and its keys and values are parked. When the result is collected, its
 observation is fed in one pass together with others, and the row is live again. If a policy branches off at earlier
-points, its trees stay parked until it has finished them.
+points, its trees stay parked until it has finished them. If it extends trees that have been scored, what is above their
+forks stays parked until `extend`, so that a further answer costs its own tokens only.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from trainer.engines.media_features import MediaFeatures
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
 from trainer.policies.policy import Policy
+from trainer.policies.segment import Branch
 from trainer.tree import PROMPT, Node, Tree
 
 COUNTS = (
@@ -77,6 +79,7 @@ class TransformersEngine:
         self.sampling, self.sampler = sampling, Sampler(sampling, forbidden_ids)
         self.max_prompts, self.max_calls, self.progress = max_prompts, max_calls, progress
         self.stats = dict.fromkeys(COUNTS, 0)
+        self._kept: list[Growth] = []  # of the last `grow`, if its policy extends trees
 
     @torch.no_grad()
     def grow(self, prompts: list, policy: Policy, prompt_ids: list[str]) -> list[Tree]:
@@ -93,7 +96,7 @@ class TransformersEngine:
         assert not self.model.training, (
             "rollouts need eval mode: in train mode dropout is active and the cache may be off"
         )
-        self.stats = dict.fromkeys(COUNTS, 0)
+        self.stats, self._kept = dict.fromkeys(COUNTS, 0), []
         trees = [Tree(prompt_id) for prompt_id in prompt_ids]
         pairs = list(zip(prompts, trees, strict=True))
         for _, tree in (pair for pair in pairs if pair[0] is None):
@@ -105,13 +108,31 @@ class TransformersEngine:
             self._grow_together([prompt for prompt, _ in batch], [tree for _, tree in batch], policy, media)
         return trees
 
+    @torch.no_grad()
+    def extend(self, branches: list[tuple[Tree, Branch]]) -> None:
+        """Samples below nodes of trees of the last `grow`, whose policy `extends` them; then what it kept is released.
+
+        A branch starts from the kept keys, values and logits of its node, so nothing is computed twice. `stats` counts
+        this call alone.
+        """
+        self.stats, kept, self._kept = dict.fromkeys(COUNTS, 0), self._kept, []
+        for growth in kept:
+            place = {id(tree): prompt for prompt, tree in enumerate(growth.trees)}
+            own = [(place[id(tree)], branch) for tree, branch in branches if id(tree) in place]
+            growth.stats = self.stats
+            if own:
+                growth.extend(own)
+
     def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy, media: MediaFeatures) -> None:
         vocab_size = self.model.config.get_text_config().vocab_size
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher)
         forward = BatchForward(self.model, media, prompts, self._pad_id())
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
-            Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress).run()
+            growth = Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress)
+            growth.run()
+        if policy.extends:
+            self._kept.append(growth)
         # Observations at the end of a tree were not fed here, but the log-prob passes contain them.
         media.add(node.media for tree in trees for node in tree.nodes if node.media is not None)
         self.stats["prompt_tokens"] += forward.prompt_tokens

@@ -124,7 +124,7 @@ class RolloutBar:
     none). The bar appears after `DELAY` seconds, so that quick generations do not flicker.
 
     Attributes:
-        tokens, seconds: of the most recent generation.
+        tokens, seconds: of the most recent call of the engine.
     """
 
     DELAY = 2.0
@@ -149,13 +149,6 @@ class RolloutBar:
     def __exit__(self, *_):
         self._bar.close()
         self.seconds = time.monotonic() - self._started
-
-    def sums(self) -> dict[str, tuple[float, float]]:
-        """Name -> (sum, count) of this process, in the form of `rollout_sums`: seconds, and tokens/s of one process."""
-        return {
-            "rollout/seconds": (self.seconds, 1),
-            "rollout/tokens_per_second": (self.tokens, self.seconds),
-        }
 
 
 def warn_of_useless_rollouts(metrics: dict[str, float], args) -> None:

@@ -18,11 +18,14 @@ class Policy:
         leaves: rows per prompt, when every node ends as planned.
         expands: whether `expand` may return branches; the engine then keeps the keys and values of finished rows.
         splits: whether `split` may fork a growing node; the engine then calls `candidates` at every step.
+        extends: whether trees may get `further` leaves after they have been scored; the engine then keeps the keys and
+            values of forks until its `extend`.
     """
 
     leaves: int
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
+    extends: bool = False
 
     def start(self) -> Segment:
         """What to sample right after the prompt."""
@@ -42,6 +45,10 @@ class Policy:
         A branch at the end of the prompt or after a node that a segment followed costs no forward pass for what is
         above it. Branches are independent of each other: two at the same node may begin alike.
         """
+        return []
+
+    def further(self, tree: Tree, count: int) -> list[Branch]:
+        """Branches with `count` more leaves in all for a tree that is complete; empty if it can have none."""
         return []
 
     def candidates(self, entropies, logprobs):
