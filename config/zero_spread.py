@@ -45,6 +45,11 @@ class ZeroSpreadFields:
         },
     )
 
+    @property
+    def further_answers(self) -> int:
+        """Budget of on_zero_spread grow: answers per generation over all processes."""
+        return math.floor(self.grow_budget * self.leaves * self.prompts_per_generation * self.world_size + 1e-9)
+
 
 def check_zero_spread(args) -> None:
     """Raises UserError, one sentence, for settings of a GRPOConfig that have no effect or exclude each other."""
@@ -77,17 +82,12 @@ def check_zero_spread(args) -> None:
 
 def check_budget(args) -> None:
     """UserError if the growth budget of a generation is less than one answer; called once sizes are derived."""
-    if args.on_zero_spread == "grow" and growth_budget(args, leaves=args.leaves) < 1:
+    if args.on_zero_spread == "grow" and args.further_answers < 1:
         total = args.leaves * args.prompts_per_generation * args.world_size
         raise UserError(
             f"grow_budget={args.grow_budget} of the {total} leaves of a generation is less than one answer: raise it, "
             "or the number of prompts per generation (gradient_accumulation_steps, per_device_train_batch_size)"
         )
-
-
-def growth_budget(args, leaves: int) -> int:
-    """Further answers per generation over all processes, at `leaves` leaves per prompt and process."""
-    return math.floor(args.grow_budget * leaves * args.prompts_per_generation * args.world_size + 1e-9)
 
 
 def _check_bounds(bounds: list[float] | None) -> None:

@@ -50,15 +50,15 @@ from trainer.objective import micro_batches, part_inputs, part_weights, sequence
 from trainer.policies.agent.build import policies_of_evaluation
 from trainer.processes import Processes
 from trainer.prompts import PromptEncoder
-from trainer.roll_out import records_with_substitutes, roll_out, substitutes_of
 from trainer.run.best import greater_is_better
 from trainer.run.checkpoints import SaveAtWindowEnd, WholeCheckpoints
 from trainer.run.faults import GradientCheck, StepError, finite_loss, memory_sentence, out_of_memory
 from trainer.run.layout import LayoutCheck
 from trainer.run.stopping import StopOnSignal
 from trainer.sampler import TreeSampler
-from trainer.scoring import ScoredOnce
 from trainer.swapped import swapped
+from trainer.zero_spread.roll_out import records_with_substitutes, roll_out, substitutes_of
+from trainer.zero_spread.scoring import ScoredOnce
 
 
 class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):

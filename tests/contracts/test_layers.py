@@ -40,7 +40,7 @@ HEAVY = {"torch", "transformers", "trl", "peft", "accelerate", "deepspeed"}
 MAY_IMPORT_TRL = (
     "config/*.py",
     "trainer/grpo_ma_trainer.py",
-    "trainer/scoring.py",
+    "trainer/zero_spread/scoring.py",
     "trainer/engines/generating.py",
     "scripts/*.py",
 )

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from config.zero_spread import growth_budget
 from task.rewards.router import TaskReward
 from trainer.generation import Training
 from trainer.zero_spread.draws import substitutes
@@ -50,7 +49,7 @@ def roll_out(trainer, engine) -> RolledOut:
             note_drawn(args.output_dir, step, drawn, dataset)
     elif policy.extends:
         draw = Draw(args.seed, generation_number(trainer))
-        slots, rows, sums = grown(slots, sampler, groups_of(trainer), growth_budget(args, policy.leaves), draw)
+        slots, rows, sums = grown(slots, sampler, groups_of(trainer), args.further_answers, draw)
     scores = None if slots[0].rewards is None else scores_of(slots, sampler.reward_sums)
     return RolledOut(slots, _training(sampler, slots, rows), scores, sums | sampler.sums())
 
