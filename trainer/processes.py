@@ -29,11 +29,6 @@ class Processes:
         """(N, ...) the integers (B, ...) of every process, in rank order."""
         return self._accelerator.gather(self._tensor(numbers)).cpu().numpy()
 
-    def gather_floats(self, numbers) -> np.ndarray:
-        """(N, ...) the floats (B, ...) of every process, in rank order, as float64."""
-        values = torch.as_tensor(np.asarray(numbers, dtype=np.float64), device=self._accelerator.device)
-        return self._accelerator.gather(values).cpu().numpy()
-
     def largest(self, number: int) -> int:
         """The maximum of `number` over all processes."""
         return int(self.gather([number]).max())

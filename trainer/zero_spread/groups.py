@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trainer.advantages.totals import row_totals
+from trainer.advantages.totals import discounted, row_totals
 from trainer.processes import Processes
+from trainer.tree import Tree
 from trainer.zero_spread.draws import without_signal
 from trainer.zero_spread.slots import Slot
 
@@ -22,6 +23,7 @@ class Groups:
         slots: prompts per process.
         spanning: whether all processes hold the same prompts, so that a prompt's rows span them.
         weights, is_task_reward: (F,) of the reward functions, see `row_totals`.
+        gamma: discount per turn of an episode's return, see `discounted`; None for methods without turns.
         bounds: a prompt whose mean reward lies outside of them counts as one without signal; None: no bounds.
     """
 
@@ -30,6 +32,7 @@ class Groups:
     spanning: bool
     weights: Sequence[float]
     is_task_reward: Sequence[bool]
+    gamma: float | None = None
     bounds: Sequence[float] | None = None
 
     @property
@@ -47,9 +50,16 @@ class Groups:
 
     def flat(self, slots: list[Slot]) -> tuple[list[int], float]:
         """(groups without signal, mean reward) of scored slots, the same on all processes; a collective."""
-        rows = [[self.first + t, *values] for t, slot in enumerate(slots) for values in slot.rewards.tolist()]
+        rows = [
+            [self.first + t, *self._of_turns(slot.tree, leaf), *rewards]
+            for t, slot in enumerate(slots)
+            for leaf, rewards in zip(slot.leaves, slot.rewards.tolist(), strict=True)
+        ]
         numbers = np.array(self.processes.objects(rows), dtype=np.float64)
-        groups = numbers[:, 0].astype(int)
-        totals = row_totals(numbers[:, 1:], self.weights, groups, self.is_task_reward)
+        groups, of_turns, factors = numbers[:, 0].astype(int), numbers[:, 1], numbers[:, 2]
+        totals = of_turns + factors * row_totals(numbers[:, 3:], self.weights, groups, self.is_task_reward)
         known = totals[~np.isnan(totals)]
         return without_signal(totals, groups, self.bounds), float(known.mean()) if len(known) else float("nan")
+
+    def _of_turns(self, tree: Tree, leaf: int) -> tuple[float, float]:
+        return (0.0, 1.0) if self.gamma is None else discounted(tree.turn_rewards(leaf), self.gamma)

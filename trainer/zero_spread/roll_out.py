@@ -67,6 +67,7 @@ def groups_of(trainer) -> Groups:
         spanning=args.sync_prompt_across_ranks,
         weights=trainer.reward_weights.tolist(),
         is_task_reward=[isinstance(function, TaskReward) for function in trainer.reward_funcs],
+        gamma=trainer.method.discount(args),
         bounds=args.keep_between,
     )
 

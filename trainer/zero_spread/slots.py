@@ -16,7 +16,7 @@ from trainer.logs.progress import RolloutBar
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch
 from trainer.prompts import PromptEncoder
-from trainer.rollout import Rollout, fill_up, leaf_rows
+from trainer.rollout import Rollout
 from trainer.tree import Tree
 
 Sums = dict[str, tuple[float, float]]
@@ -100,9 +100,9 @@ class Sampler:
         with self.bar as self.engine.progress:
             trees = self.engine.grow(prompts, self.policy, ids)
         self._note_time()
-        for tree in trees:
-            fill_up(tree, self.policy.leaves, self.eos_id)
-        leaves = [leaf_rows(tree, self.policy.leaves) for tree in trees]
+        count = self.policy.leaves
+        leaves = Rollout.from_trees(prompts, trees, count, self.eos_id).row_leaf
+        leaves = [leaves[start : start + count] for start in range(0, len(leaves), count)]
         return [Slot(*parts) for parts in zip(rows, prompts, trees, leaves, strict=True)]
 
     def score(self, slots: list[Slot]) -> list[Slot]:
