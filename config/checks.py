@@ -28,7 +28,7 @@ def check_training(args) -> None:
     check_ranges(args)
     parse_log_trees(args.log_trees)
     settings.check(args)
-    check_zero_spread(args)
+    check_zero_spread(args, settings.extends)
     if args.use_vllm:
         check_sampling_correction(args)
         raise UserError(

@@ -44,6 +44,7 @@ class MethodSettings:
         fields: dataclass of the method's own fields, which GRPOConfig inherits; None: it has none.
         at_least: own field -> its lower bound.
         shown: own fields printed in the start-up table.
+        extends: whether complete trees can get further leaves (`on_zero_spread grow`).
     """
 
     about: str
@@ -53,6 +54,7 @@ class MethodSettings:
     fields: type | None = None
     at_least: dict[str, int] = field(default_factory=dict)
     shown: tuple[str, ...] = ()
+    extends: bool = False
 
     @property
     def choices(self) -> list[str]:

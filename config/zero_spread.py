@@ -51,8 +51,11 @@ class ZeroSpreadFields:
         return math.floor(self.grow_budget * self.leaves * self.prompts_per_generation * self.world_size + 1e-9)
 
 
-def check_zero_spread(args) -> None:
-    """Raises UserError, one sentence, for settings of a GRPOConfig that have no effect or exclude each other."""
+def check_zero_spread(args, extends: bool) -> None:
+    """Raises UserError, one sentence, for settings of a GRPOConfig that have no effect or exclude each other.
+
+    `extends`: of the method's `MethodSettings`.
+    """
     mode = args.on_zero_spread
     for name, unset, owner in (
         ("max_redraws", MAX_REDRAWS, "redraw"),
@@ -71,12 +74,10 @@ def check_zero_spread(args) -> None:
     _check_bounds(args.keep_between)
     if not 0 < args.grow_budget <= 1:
         raise UserError(f"grow_budget={args.grow_budget} must be a share of the leaves, above 0 and at most 1")
-    if mode == "grow":
-        _check_growth(args)
-    if mode == "redraw" and args.method == "reinforce_plus_plus" and args.reward_baseline == "batch":
+    if mode == "grow" and not extends:
         raise UserError(
-            "on_zero_spread=redraw replaces prompts without signal, and reinforce_plus_plus compares rewards with the "
-            "whole batch, where a prompt with equal rewards has one: leave it out, or set reward_baseline to prompt"
+            f"on_zero_spread=grow samples further answers below a thought, and the rollouts of {args.method} have no "
+            "thoughts with answers: use redraw, or method grpo_ma"
         )
 
 
@@ -95,16 +96,3 @@ def _check_bounds(bounds: list[float] | None) -> None:
         return
     if len(bounds) != 2 or not all(map(math.isfinite, bounds)) or not bounds[0] < bounds[1]:
         raise UserError(f"keep_between={bounds} must be two finite numbers, the lower one first, such as 0.01 0.99")
-
-
-def _check_growth(args) -> None:
-    if args.method != "grpo_ma":
-        raise UserError(
-            f"on_zero_spread=grow samples further answers below a thought, and the rollouts of {args.method} have no "
-            "thoughts with answers: use redraw, or method grpo_ma"
-        )
-    if args.answer_num == 1:
-        raise UserError(
-            "on_zero_spread=grow samples further answers below a thought, and answer_num=1 is plain GRPO on whole "
-            "completions: set answer_num to at least 2, or on_zero_spread to redraw"
-        )

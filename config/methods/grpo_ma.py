@@ -83,6 +83,11 @@ def check_grpo_ma(args) -> None:
             f"thought_weight={args.thought_weight} weighs one of two terms, and the loss of objective="
             f"{args.objective} with answer_num={args.answer_num} has one: leave it out, or set objective to split"
         )
+    if args.on_zero_spread == "grow" and args.answer_num == 1:
+        raise UserError(
+            "on_zero_spread=grow samples further answers below a thought, and answer_num=1 is plain GRPO on whole "
+            "completions: set answer_num to at least 2, or on_zero_spread to redraw"
+        )
     if args.shared_token_weight == "once":
         raise UserError(
             "shared_token_weight=once is for methods whose rows share tokens in one term; grpo_ma counts each "
@@ -101,6 +106,7 @@ SETTINGS = MethodSettings(
     size=size_of,
     check=check_grpo_ma,
     fields=GRPOMAFields,
+    extends=True,
     at_least={
         "think_num": 1,
         "answer_num": 1,

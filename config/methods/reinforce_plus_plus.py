@@ -34,6 +34,11 @@ def check_reinforce_plus_plus(args) -> None:
             "scale_rewards='group': reinforce_plus_plus normalises over the batch; set it to batch or none, or use "
             "method grpo"
         )
+    if args.on_zero_spread == "redraw" and args.reward_baseline == "batch":
+        raise UserError(
+            "on_zero_spread=redraw replaces prompts without signal, and reinforce_plus_plus compares rewards with the "
+            "whole batch, where a prompt with equal rewards has one: leave it out, or set reward_baseline to prompt"
+        )
 
 
 SETTINGS = MethodSettings(
