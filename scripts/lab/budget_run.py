@@ -50,6 +50,9 @@ class RunArguments:
     budget: str = field(default="", metadata={"help": "UNIT=NUMBER, UNIT one of " + ", ".join(UNITS) + "."})
     test_dataset: list[str] = field(default_factory=list, metadata={"help": "Manifests that are evaluated at the end."})
     test_samples: int = field(default=2, metadata={"help": "Completions per record of the test set, at temperature 1."})
+    test_by: str | None = field(
+        default=None, metadata={"help": "A key of the test records: accuracy is also given for each of its values."}
+    )
     test_batch: int = field(default=64, metadata={"help": "Completions decoded together in the test."})
 
 
@@ -133,6 +136,8 @@ def test(trainer, script, run: RunArguments) -> dict[str, dict[str, float]]:
     named = {}
     for item in found:
         metrics = item_metrics(item, trainer.tasks[item["question_type"]])
+        kind = item["record"]["extra"].get(run.test_by)
+        metrics |= {} if kind is None else {f"accuracy of {kind}": metrics["accuracy"]}
         named[item["id"]] = metrics | {"tokens": item["tokens"] / run.test_samples}
     return named
 

@@ -64,6 +64,7 @@ def command_of(line: Line, seed: int, folder: Path, recipe: dict, args) -> tuple
     words = [sys.executable, str(ROOT / "scripts/lab/budget_run.py"), "--config", str(folder / "recipe.yaml")]
     words += ["--output_dir", str(folder), "--budget", budget, "--seed", str(seed), "--data_seed", str(seed)]
     words += ["--test_samples", str(args.samples), "--test_dataset", *args.test]
+    words += ["--test_by", args.by] if args.by else []
     return words + [word for key, value in flags.items() for word in (f"--{key}", str(value))], recipe
 
 
@@ -99,6 +100,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--test", nargs="+", default=[], help="held-out manifests; default: eval_dataset_name")
     parser.add_argument("--samples", type=int, default=2, help="completions per held-out record, sampled")
     parser.add_argument("--metric", default="accuracy", help="of the held-out records (default accuracy)")
+    parser.add_argument("--by", metavar="KEY", help="accuracy for each value of a key of the held-out records, as well")
     parser.add_argument("--prompts", type=int, help="per micro-batch; default: the recipe's")
     parser.add_argument("--reference", help="the line that costs are relative to; default: T4A1 or the first line")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")

@@ -151,6 +151,8 @@ def summary(runs: dict[str, list[Run]], metric: str, reference: str) -> dict[str
             continue
         values = [run.mean(metric) for run in found]
         row = {"runs": len(found), "mean": fmean(values), "interval": interval_of_means(values), "values": values}
+        parts = sorted({part for item in found[0].items.values() for part in item if part.startswith("accuracy of ")})
+        row["parts"] = {part: fmean(run.mean(part) for run in found) for part in parts}
         row["output_tokens"] = fmean(run.mean("tokens") for run in found)
         if name in costs:
             row |= {key: fmean(run.spent[key] for run in found) for key in ("tokens", "leaves", "seconds")}

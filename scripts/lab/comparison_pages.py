@@ -50,6 +50,13 @@ def pair_rows(pairs: dict[str, dict]) -> list[list[str]]:
     ]
 
 
+def part_rows(rows: dict[str, dict]) -> tuple[list[str], list[list[str]]]:
+    """(head, rows) of the accuracy of each part of the test set; ([], []) without parts."""
+    parts = sorted({part for row in rows.values() for part in row["parts"]})
+    body = [[name, *(f"{row['parts'][part]:.4f}" for part in parts)] for name, row in rows.items()]
+    return (["line", *parts], body) if parts else ([], [])
+
+
 def charts(runs: dict, names: list[str]) -> dict[str, str]:
     """File name -> SVG of each logged metric against each axis."""
     trained = {line: found for line, found in runs.items() if found and line != UNTRAINED}
@@ -76,13 +83,14 @@ def write_pages(folder: Path, title: str, command: str, rows, pairs, crashed, ru
     pair_head = ["lines", f"difference in {metric}", "95% interval", "seeds"]
     faults = [f"{line}: {error}" for line, errors in crashed.items() for error in errors]
     notes = NOTES.format(reference=reference)
-    parts = [f"# {title}", f"```\n{command}\n```", _markdown(head, body), notes]
-    parts += [_markdown(pair_head, differing)] if differing else []
+    tables = [(head, body), (pair_head, differing), part_rows(rows)]
+    tables = [(columns, cells) for columns, cells in tables if cells]
+    parts = [f"# {title}", f"```\n{command}\n```", *(_markdown(*table) for table in tables), notes]
     parts += ["Crashed runs:\n\n" + "\n".join(f"- {fault}" for fault in faults)] if faults else []
     text = "\n\n".join([*parts, *(f"![{file}]({file})" for file in pictures)]) + "\n"
     (folder / "comparison.md").write_text(text)
-    page = [f"<h1>{escape(title)}</h1><pre>{escape(command)}</pre>", _html(head, body), f"<p>{escape(notes)}</p>"]
-    page += [_html(pair_head, differing), *(f"<p>crashed: {escape(fault)}</p>" for fault in faults)]
+    page = [f"<h1>{escape(title)}</h1><pre>{escape(command)}</pre>", *(_html(*table) for table in tables)]
+    page += [f"<p>{escape(notes)}</p>", *(f"<p>crashed: {escape(fault)}</p>" for fault in faults)]
     style = "body{font:14px sans-serif;margin:2em}td,th{padding:4px 8px;border-bottom:1px solid #ddd;text-align:right}"
     page = "\n".join([*page, '<div style="display:flex;flex-wrap:wrap;gap:12px">', *pictures.values(), "</div>"])
     (folder / "comparison.html").write_text(

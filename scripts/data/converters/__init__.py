@@ -4,7 +4,17 @@ A reader yields (position for messages, raw record); a converter returns the rec
 raises UserError, with the reason, if it cannot be used.
 """
 
-from converters import coco, columns, conversations, mathematics, open_questions, programs, sharerobot, text_in_pictures
+from converters import (
+    coco,
+    columns,
+    conversations,
+    easy_vqa,
+    mathematics,
+    open_questions,
+    programs,
+    sharerobot,
+    text_in_pictures,
+)
 from converters.sources import read_json, read_json_folder
 
 FORMATS = {
@@ -17,6 +27,7 @@ FORMATS = {
     "vlm-r1": (read_json, conversations.conversation),
     "textvqa": (text_in_pictures.read_textvqa, text_in_pictures.textvqa),
     "ocr-vqa": (text_in_pictures.read_ocrvqa, text_in_pictures.ocrvqa),
+    "easy-vqa": (easy_vqa.read_easy_vqa, easy_vqa.easy_vqa),
     "gsm8k": (read_json, mathematics.gsm8k),
     "math": (read_json_folder, mathematics.competition),
     "mbpp": (read_json, programs.mbpp),

@@ -266,6 +266,22 @@ def test_a_data_set_saved_to_disk(run, folder):
     assert load_media(rows[0])[0][0].size == (640, 480)
 
 
+def test_easy_vqa_tells_what_a_question_asks_and_what_its_picture_shows(run, folder):
+    content = [
+        ["what color is the shape?", "red", 0],
+        ["is there not a circle in the image?", "no", 0],
+        ["is a blue shape present?", "no", 0],
+        ["what shape is present?", "triangle", 1],
+    ]
+    for picture in (0, 1):
+        (folder / "images" / f"{picture}.png").write_bytes((folder / "images" / "a.jpg").read_bytes())
+    rows, _ = run("easy-vqa", content, "--image_root", str(folder))
+    assert [row["extra"]["kind"] for row in rows] == ["colour", "absent", "present", "shape"]
+    assert [row["extra"].get("thought") for row in rows] == [*["A red circle."] * 3, None]
+    assert rows[3]["answer"] == "triangle" and rows[3]["images"][0].endswith("images/1.png")
+    assert "[question, answer, picture number]" in run("easy-vqa", [{"a": 1}], status=2)
+
+
 ODD = [None, True, 7, -1.5, "", "x", [], [1], {}, {"a": 1}, 10**400, "\ud800", [[1, 2], None], "../a.jpg"]
 SOURCES = {
     "sharerobot-trajectory": [robot(id="images/a.jpg")],
@@ -275,6 +291,7 @@ SOURCES = {
     "vlm-r1": [turns("<image>Find it.", "[1, 2, 30, 40]", image="images/a.jpg")],
     "textvqa": {"data": [{"question_id": 5, "question": "?", "image_id": "images/a", "answers": ["a"]}]},
     "ocr-vqa": {"images/a": {"imageURL": "a.jpg", "questions": ["Who?"], "answers": ["Ann"], "split": 1}},
+    "easy-vqa": [["what shape is present?", "circle", 0]],
     "gsm8k": [{"question": "?", "answer": "#### 1"}],
     "math": [{"problem": "?", "solution": "\\boxed{1}"}],
     "mbpp": [MBPP | {"test_list": ["assert True"], "test_imports": ["import math"]}],

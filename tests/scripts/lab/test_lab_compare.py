@@ -56,6 +56,8 @@ def write_run(folder, seed: int, gain: float, seconds: float, records: int = 40,
     folder.mkdir()
     base = rng.random(records)
     items = {f"r{i}": {"accuracy": float(base[i] + gain), "tokens": 30.0} for i in range(records)}
+    for i in range(10):
+        items[f"r{i}"]["accuracy of shape"] = 0.25 + gain
     totals = [{"step": s, "tokens": 100 * s, "leaves": 4 * s, "seconds": seconds * s} for s in range(1, steps + 1)]
     log = [{"step": s, "reward": s / steps, "grad_norm": 1.0, "tokens/unique": 50, "tokens/trained": 200} for s in
            range(1, steps + 1)]  # fmt: skip
@@ -95,7 +97,8 @@ def test_pages_show_crashed_runs(runs, tmp_path):
     crashed = {"T16A1": ["status 1: out of memory"]}
     text = write_pages(tmp_path, "demo", "command", rows, pairs, crashed, runs, "accuracy", "T4A1")
     assert "| T16A1 | 0, 1 crashed |" in text and "out of memory" in text
-    assert {len(line.split("|")) for line in text.splitlines() if line.startswith("| T")} == {16, 6}
+    assert {len(line.split("|")) for line in text.splitlines() if line.startswith("| T")} == {16, 6, 4}
+    assert "| line | accuracy of shape |" in text and "| T4A4 | 0.3500 |" in text
     assert "<svg" in (tmp_path / "comparison.html").read_text() and (tmp_path / "reward-tokens.svg").exists()
 
 
