@@ -21,6 +21,7 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 
 import yaml
 
@@ -68,8 +69,8 @@ def command_of(line: Line, seed: int, folder: Path, recipe: dict, args) -> tuple
     return words + [word for key, value in flags.items() for word in (f"--{key}", str(value))], recipe
 
 
-def run(line: Line, seed: int, recipe: dict, args) -> None:
-    """One run, unless it is finished; a crash is noted in its folder."""
+def run(line: Line, seed: int, recipe: dict, args, devices: Queue) -> None:
+    """One run on the next free device (None: those that are visible); a crash is noted in its folder."""
     folder = args.output_dir / f"{line.name}-seed{seed}"
     command, recipe = command_of(line, seed, folder, recipe, args)
     folder.mkdir(parents=True, exist_ok=True)
@@ -79,8 +80,11 @@ def run(line: Line, seed: int, recipe: dict, args) -> None:
         raise UserError(f"{folder} was run with other settings: name another --output_dir, or remove it")
     noted.write_text(json.dumps(plan))
     print(f"{folder.name} ...", flush=True)
+    device = devices.get()
+    environment = os.environ | ({} if device is None else {"CUDA_VISIBLE_DEVICES": device})
     with (folder / "run.log").open("a") as log:
-        status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, cwd=os.getcwd()).returncode
+        status = subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, env=environment).returncode
+    devices.put(device)
     crash = folder / "crashed.txt"
     crash.unlink(missing_ok=True)
     if status:
@@ -104,6 +108,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--prompts", type=int, help="per micro-batch; default: the recipe's")
     parser.add_argument("--reference", help="the line that costs are relative to; default: T4A1 or the first line")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--devices", nargs="+", help="run one job on each of these GPUs (CUDA_VISIBLE_DEVICES)")
     parser.add_argument("--runs", type=int, help="start at most so many runs now, then show the table")
     parser.add_argument("--output_dir", type=Path, required=True)
     args = parser.parse_args()
@@ -128,8 +133,11 @@ def main() -> int:
         recipe, lines = read_recipe(args), planned(args)
         waiting = [(line, seed) for seed in range(1, args.seeds + 1) for line in lines]
         waiting = [(o, s) for o, s in waiting if not (args.output_dir / f"{o.name}-seed{s}" / "result.json").exists()]
-        with ThreadPoolExecutor(args.jobs) as pool:
-            list(pool.map(lambda pair: run(*pair, recipe, args), waiting[: args.runs]))
+        devices: Queue = Queue()
+        for device in args.devices or [None] * args.jobs:
+            devices.put(device)
+        with ThreadPoolExecutor(devices.qsize()) as pool:
+            list(pool.map(lambda pair: run(*pair, recipe, args, devices), waiting[: args.runs]))
     except UserError as error:
         print(f"compare.py: {error}", file=sys.stderr)
         return 2
