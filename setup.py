@@ -21,6 +21,7 @@ MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]
 SEARCH = ["bm25s>=0.3,<0.4", "fastapi>=0.120,<0.170", "uvicorn>=0.35,<0.60", "httpx2>=2.16,<3"]
 GRIDWORLD = ["gymnasium>=1.1,<2"]
+WANDB = ["wandb>=0.25,<1"]
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
 
 
@@ -49,7 +50,7 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + BROWSER + PHOTOS + MATH + REASONING + SEARCH + GRIDWORLD,
+        "dev": DEV + BROWSER + PHOTOS + MATH + REASONING + SEARCH + GRIDWORLD + WANDB,
         "flash": ["flash-attn>=2.8,<3"],
         "gridworld": GRIDWORLD,
         "math": MATH,
@@ -58,6 +59,7 @@ setup(
         "search": [*SEARCH, "faiss-cpu>=1.12,<2"],  # faiss for the server's --dense alone
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
         "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4", "gymnasium-robotics>=1.4.2,<2"],
+        "trackers": [*WANDB, "trackio>=0.40,<1"],  # trackio holds pillow below 13
     },
     entry_points={"console_scripts": ["grpo-ma = task.command.main:main"]},
     cmdclass={"sdist": SdistWithRequirements},

@@ -13,8 +13,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent / "scripts"))
 from _root import locate, use_checkout
 
-use_checkout()
+sys.path.append(str(use_checkout() / "scripts"))
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # TRL's name for checkpointing
+
+from report.tracked import TrackedReport
 
 from config.agents import parse_environment_args
 from config.console import quiet_libraries
@@ -98,7 +100,9 @@ def main() -> None:
     if trainer.outcome.nothing_scored:
         parser.error(f"nothing was trained or saved: {trainer.outcome.sentence()}")
     try:
-        trainer.save_final()
+        trainer.save_final(" ".join(script.dataset_name))
+        if args.push_to_hub:
+            trainer.push_to_hub(dataset_name=" ".join(script.dataset_name))
     except CheckpointError as error:
         parser.error(str(error))
     if trainer.stopping.stopped and trainer.accelerator.is_main_process:
@@ -199,6 +203,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             tasks=tasks,
             peft_config=None if model_args.adapter_path else model_args.lora(module, model),
         )
+    TrackedReport.add_to(trainer, tasks)
     if METHODS[args.method].acts:
         settings = parse_environment_args(args.environment_args)
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)

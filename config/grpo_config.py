@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import timedelta
 
 import torch
@@ -223,6 +223,8 @@ class GRPOConfig(*METHOD_FIELDS, ZeroSpreadFields, trl.GRPOConfig):
         self.from_preset = apply_preset(self, SETTINGS[self.method].preset)
         self._resolve_device()
         self._derive_batch()
+        if isinstance(self.report_to, str) and "," in self.report_to:
+            self.report_to = [name.strip() for name in self.report_to.split(",")]
         stated = self.greater_is_better
         super().__post_init__()
         self.greater_is_better = stated  # the library guesses it from the name; the trainer asks the task
@@ -271,6 +273,12 @@ class GRPOConfig(*METHOD_FIELDS, ZeroSpreadFields, trl.GRPOConfig):
     def window(self) -> int:
         """Optimiser steps per generation."""
         return self.steps_per_generation * self.num_iterations // self.gradient_accumulation_steps
+
+    @property
+    def method_settings(self) -> dict:
+        """The method's own fields and their values."""
+        own = SETTINGS[self.method].fields
+        return {field.name: getattr(self, field.name) for field in fields(own)} if own else {}
 
     @property
     def data_order(self) -> dict:

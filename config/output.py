@@ -41,7 +41,7 @@ def make_output(folder: str) -> None:
 
 
 def check_reporters(names: list[str]) -> None:
-    """UserError for a logging back end whose package is not installed."""
+    """UserError for a logging back end whose package is not installed, and for wandb without an account."""
     installed = get_available_reporting_integrations()
     for name in names:
         if name not in installed:
@@ -49,6 +49,11 @@ def check_reporters(names: list[str]) -> None:
                 f"report_to={name}: it is unknown or its package is not installed: install it, or use "
                 f"{', '.join([*installed, 'none'])}"
             )
+    if "wandb" in names and os.environ.get("WANDB_MODE") not in ("offline", "dryrun", "disabled"):
+        import wandb
+
+        if not wandb.login(prompt=False):
+            raise UserError("report_to=wandb: no account is logged in: run `wandb login`, or set WANDB_MODE=offline")
 
 
 def checkpoint_to_resume(asked: str | bool | None, output_dir: str) -> str | None:

@@ -25,7 +25,7 @@ def read_template_kwargs(given: str | dict | None) -> dict:
     if not isinstance(found, dict):
         raise UserError(
             f"chat_template_kwargs={given!r} is not a JSON object: give the template's switches by name, such as "
-            '\'{"enable_thinking": false}\'.'
+            "'{\"enable_thinking\": false}'."
         )
     return found
 

@@ -77,9 +77,7 @@ class SFTArguments:
     )
     coordinate_frame: str | None = field(
         default=None,
-        metadata={
-            "help": "scale of the model's coordinates (default: the family's)", "choices": list(MODEL_FRAMES)
-        },
+        metadata={"help": "scale of the model's coordinates (default: the family's)", "choices": list(MODEL_FRAMES)},
     )
     chat_template_kwargs: str | None = field(
         default=None, metadata={"help": "JSON object of switches of the chat template"}

@@ -134,6 +134,16 @@ class TestFolders:
         with pytest.raises(ValueError, match="report_to=nowhere: it is unknown or its package is not installed"):
             check_reporters(["nowhere"])
 
+    def test_wandb_without_an_account(self, monkeypatch, tmp_path):
+        pytest.importorskip("wandb")
+        for name in ("WANDB_MODE", "WANDB_API_KEY"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+        with pytest.raises(ValueError, match="no account is logged in: run `wandb login`, or set WANDB_MODE=offline"):
+            check_reporters(["wandb"])
+        monkeypatch.setenv("WANDB_MODE", "offline")
+        check_reporters(["wandb"])
+
     def test_what_to_resume(self, tmp_path):
         checkpoint = tmp_path / "checkpoint-7"
         checkpoint.mkdir()

@@ -17,6 +17,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
 from task.errors import UserError
+from trainer.run.model_card import model_card
 from trainer.run.output_folder import check_unused
 from trainer.run.resume import LAYOUT, OPTIMIZER, RANDOM, OwnIntervals, adapter_fault, follow_own_schedule, layout_fault
 from trainer.swapped import swapped
@@ -84,13 +85,24 @@ class WholeCheckpoints:
             rotate(place, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
 
-    def save_final(self) -> None:
-        """Writes the trained model and the trainer's state into output_dir; CheckpointError if that fails."""
+    def create_model_card(self, model_name=None, dataset_name=None, tags=None) -> None:
+        """Writes the run's card (trainer/run/model_card.py) as README.md into output_dir."""
+        if self.is_world_process_zero():
+            tags = [tags] if isinstance(tags, str) else list(tags or [])
+            model_card(self, model_name, dataset_name, tags).save(Path(self.args.output_dir) / "README.md")
+
+    def save_final(self, dataset_name: str | None = None) -> None:
+        """Writes the trained model, its card and the trainer's state into output_dir.
+
+        Raises:
+            CheckpointError: they could not be written.
+        """
         if self.args.load_best_model_at_end and self.state.best_model_checkpoint is None and self.args.should_save:
             print("load_best_model_at_end: no evaluated step was saved, so the weights are those of the last step")
         try:
             self.save_model()
             self.save_state()
+            self.create_model_card(dataset_name=dataset_name)
         except Exception as error:
             raise _cannot_save(
                 "the trained model", Path(self.args.output_dir), f"{type(error).__name__}: {error}"
@@ -105,6 +117,7 @@ class WholeCheckpoints:
             self.state.save_to_json(str(written / "trainer_state.json"))
             (written / LAYOUT).write_text(json.dumps(self.layout()), encoding="utf-8")
             (written / MEMORY).write_text(json.dumps(self.memory), encoding="utf-8")
+            model_card(self, None, None, []).save(written / "README.md")
 
     def layout(self) -> dict:
         """How the optimiser and random states of a checkpoint are split, and the settings that they contain."""
