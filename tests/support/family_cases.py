@@ -125,7 +125,7 @@ def qwen3_5():
     tokens = _qwen_tokens()
     rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
     linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
-    linear |= {"linear_num_value_heads": 4, "linear_conv_kernel_dim": 4}
+    linear |= {"linear_num_value_heads": 4, "linear_conv_kernel_dim": 4, "initializer_range": 0.05}
     kinds = ["linear_attention"] * 3 + ["full_attention"]
     text = _text(tokens, 4, head_dim=32, rope_parameters=rope | {"partial_rotary_factor": 0.25}, layer_types=kinds)
     config = hf.Qwen3_5Config(text_config=text | linear, vision_config=QWEN3_VISION, **_qwen_ids(tokens))

@@ -59,7 +59,7 @@ def lora_trainer(folder, out, **changes) -> GRPOMATrainer:
     module, model, processor = load_policy(str(folder), dtype="float32")
     module.freeze(model, freeze_vision=True)
     target = module.lora_target_modules(model)
-    given = {"thought_end": THOUGHT_END, "max_steps": 2, "gradient_accumulation_steps": 1, "learning_rate": 1.0}
+    given = {"thought_end": THOUGHT_END, "max_steps": 2, "gradient_accumulation_steps": 1, "learning_rate": 0.1}
     return GRPOMATrainer(
         model=model,
         module=module,

@@ -1,5 +1,7 @@
 """Trees with tools that answer in pictures, forks inside nodes and late branches, for every kind of family."""
 
+import threading
+
 import pytest
 from engine_cases import assert_dense, assert_sound, engine, grow
 from family_cases import built
@@ -22,7 +24,7 @@ class Tools(Policy):
     expands = splits = True
 
     def __init__(self, module):
-        self.module, self.asked = module, {}
+        self.module, self.asked, self.lock = module, {}, threading.Lock()
 
     def start(self):
         return Segment("step", 2, 8)
@@ -34,6 +36,10 @@ class Tools(Policy):
         return Call(lambda: self.observe(seen, node)) if seen < 2 and ended != "eos" else None
 
     def observe(self, seen: int, node: int) -> Observed:
+        with self.lock:  # fast tokenizers are not thread-safe while they encode
+            return self._observe(seen, node)
+
+    def _observe(self, seen: int, node: int) -> Observed:
         if seen == 1:
             return Observed(self.module.tokenizer.encode("so it goes", add_special_tokens=False))
         picture = {"type": "image", "image": noise(node, 60 + 40 * (node % 2), 90)}
