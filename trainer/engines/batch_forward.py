@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from task.errors import UserError
 from trainer.engines.host_copies import upload
 from trainer.engines.kv_cache import RECURRENT, ForkingCache
 from trainer.engines.media_features import MediaFeatures
@@ -60,7 +59,7 @@ class BatchForward:
         self.prompt_tokens = self.fed_tokens = sum(len(prompt.ids) for prompt in prompts)
         self.axes = prompts[0].position_ids.shape[:-1]
         kinds = layer_kinds(model)
-        self.cache, self.cache_argument = ForkingCache(kinds), _cache_argument(model)
+        self.cache, self.cache_argument = ForkingCache(kinds), cache_argument(model)
         self.recurrent, self.mask_axes = not RECURRENT.isdisjoint(kinds), _mask_axes(model)
         longest = max(len(prompt.ids) for prompt in prompts)
         self._set_pads([longest - len(prompt.ids) for prompt in prompts])
@@ -184,7 +183,29 @@ def layer_kinds(model) -> list[str]:
     return list(getattr(model.config.get_text_config(), "layer_types", None) or [])
 
 
-def _cache_argument(model) -> str:
+def unforkable(model) -> list[str]:
+    """The kinds of the language model's layers whose cache cannot be forked."""
+    return sorted(set(layer_kinds(model)) - FORKABLE)
+
+
+def forking_cost(model) -> str | None:
+    """What forks cost on top of the copied keys and values, for the start-up table; None if nothing."""
+    kinds = layer_kinds(model)
+    if unforkable(model):
+        return (
+            f"the cache of {', '.join(unforkable(model))} layers cannot be forked: every child of a fork is fed its "
+            "prompt and its path again, and rows are decoded one by one"
+        )
+    if not RECURRENT.isdisjoint(kinds):
+        count = sum(kind in RECURRENT for kind in kinds)
+        return (
+            f"forks copy the state of {count} of {len(kinds)} layers; a branch from a place where no row stopped is "
+            "fed its path again"
+        )
+    return None
+
+
+def cache_argument(model) -> str:
     # renamed by transformers within the supported versions
     return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
@@ -194,15 +215,8 @@ def _mask_axes(model) -> int:
 
     With a 4-D mask transformers need not build one at every step, and sdpa on a CPU is 1.7 times as fast for a single
     token with grouped heads (they are then folded into one call per key-value head).
-
-    Raises UserError for a model with layers whose state is not keys and values.
     """
     config, kinds = model.config.get_text_config(), set(layer_kinds(model) or ["full_attention"])
-    if kinds - FORKABLE:
-        raise UserError(
-            f"{type(model).__name__} has layers of kind {', '.join(sorted(kinds - FORKABLE))}, whose state cannot be "
-            f"forked: use a model whose layers are all {' or '.join(sorted(FORKABLE))}."
-        )
     implementation = config._attn_implementation
     ready = implementation not in ("eager", "flex_attention") and "flash" not in implementation
     return 4 if ready and kinds == {"full_attention"} else 2

@@ -17,11 +17,12 @@ from functools import partial
 
 import torch
 
-from trainer.engines.batch_forward import BatchForward
+from trainer.engines.batch_forward import BatchForward, unforkable
 from trainer.engines.calls import Calls
 from trainer.engines.growth import Growth
 from trainer.engines.live_rows import LiveRows
 from trainer.engines.media_features import MediaFeatures
+from trainer.engines.refed_forward import RefedForward
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
 from trainer.policies.policy import Policy
@@ -127,7 +128,8 @@ class TransformersEngine:
         vocab_size = self.model.config.get_text_config().vocab_size
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher)
-        forward = BatchForward(self.model, media, prompts, self._pad_id())
+        kind = RefedForward if unforkable(self.model) else BatchForward
+        forward = kind(self.model, media, prompts, self._pad_id())
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
             growth = Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress)
             growth.run()

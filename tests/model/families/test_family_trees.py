@@ -3,14 +3,20 @@
 import threading
 
 import pytest
-from engine_cases import assert_dense, assert_sound, engine, grow
+import torch
+from engine_cases import assert_dense, assert_sound, encode, engine, grow
 from family_cases import built
 from family_runs import prompts_of
 from picture_cases import noise
 from test_family_passes import NAMES
+from transformers import Llama4ForCausalLM, Llama4TextConfig
 
+from trainer.engines import batch_forward
+from trainer.engines.batch_forward import forking_cost
+from trainer.engines.transformers_engine import TransformersEngine
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch, Call, Observed, Segment, Split
+from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.tree import PROMPT
 
 
@@ -59,8 +65,8 @@ class Tools(Policy):
         return [Branch(node, Segment("answer", 2, 5)) for node in rounds.get(self.asked[tree.prompt_id], ())]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name):
+def assert_trees(name: str) -> TransformersEngine:
+    """Trees of a text and of two pictures; the engine that grew them."""
     module, _, processor = built(name)
     prompts = [prompts_of(module)[0], prompts_of(module)[2]]
     grower = engine(built(name))
@@ -70,8 +76,54 @@ def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name):
         assert_dense(built(name), prompt, tree)
     observed = [node for tree in trees for node in tree.nodes if node.kind == "observation"]
     assert any(node.media for node in observed) and not all(node.media for node in observed)
+    return grower
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name):
+    grower = assert_trees(name)
     # Where the logits were not kept, a branch feeds the last token of its node again: after each tree's upper half, and
     # after the step that a tool answered. A recurrent state is kept at the ends of rows alone, so that the branch from
     # the upper half is fed all of it.
     again = grower.stats["recomputed_tokens"]
     assert again > 4 if name in ("qwen3_5", "lfm2_vl") else again == 4
+
+
+@pytest.mark.parametrize("name", ["qwen3_5", "gemma3", "llava_onevision"])
+def test_a_cache_that_cannot_be_forked_is_filled_again(name, monkeypatch):
+    """Every kind of layer counts as one that the engine cannot fork: the trees are as exact, and cost more."""
+    monkeypatch.setattr(batch_forward, "FORKABLE", set())
+    grower = assert_trees(name)
+    assert grower.stats["recomputed_tokens"] > 500
+    assert "every child of a fork is fed its prompt and its path again" in forking_cost(grower.model)
+
+
+def test_chunked_attention_is_fed_again(tiny_text):
+    """Llama 4's text model, with chunks shorter than the rollout."""
+    module, _, processor = tiny_text
+    config = Llama4TextConfig(
+        vocab_size=len(processor),
+        hidden_size=32,
+        intermediate_size=48,
+        intermediate_size_mlp=48,
+        num_hidden_layers=4,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        num_local_experts=2,
+        attention_chunk_size=8,
+        initializer_range=0.2,
+    )
+    assert set(config.layer_types) == {"chunked_attention", "full_attention"}
+    torch.manual_seed(0)
+    model = Llama4ForCausalLM(config).eval()
+    setup = module, model, processor
+    prompts = [encode(module, "x" * n) for n in (3, 17)]
+    for prompt, tree in zip(prompts, grow(engine(setup), prompts, ThoughtAnswerPolicy(2, 2, 20, 20, "e")), strict=True):
+        assert_dense(setup, prompt, tree)
+    assert "chunked_attention layers cannot be forked" in forking_cost(model)
+
+
+def test_the_cost_of_copied_states_is_told():
+    assert forking_cost(built("qwen2_vl")[1]) is None
+    assert "forks copy the state of 3 of 4 layers" in forking_cost(built("lfm2_vl")[1])

@@ -173,13 +173,6 @@ def test_other_text_models_and_attentions(tiny_text, family, attention):
         assert_dense(setup, prompt, tree)
 
 
-def test_a_model_whose_state_cannot_be_forked_is_refused(tiny_text, monkeypatch):
-    module, model, _ = tiny_text
-    monkeypatch.setattr(model.config, "layer_types", ["chunked_attention", "full_attention"])
-    with pytest.raises(ValueError, match="layers of kind chunked_attention, whose state cannot be forked"):
-        grow(engine(tiny_text), [encode(module, "a")], THINK)
-
-
 def test_a_lora_model_grows_with_its_adapter(tiny_text, tiny_text_dir):
     module, _, processor = tiny_text
     base = module.load_model(str(tiny_text_dir), dtype="float32").eval()
