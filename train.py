@@ -34,7 +34,7 @@ from config.output import (
 )
 from config.parser import OF_THE_MACHINE, RecipeParser
 from config.script_arguments import GRPOScriptArguments
-from config.startup import print_model, print_prompt, print_run, print_settings
+from config.startup import print_costs, print_model, print_prompt, print_run, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
 from dataset.manifest import print_sources, read_manifests
 from model.loading import coordinate_frame_of, load_policy, trainable_report
@@ -47,6 +47,7 @@ from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
 from trainer.budget.choice import check_budget, choose_sizes
 from trainer.budget.recheck import Recheck
+from trainer.engines.batch_forward import forking_cost
 from trainer.grpo_ma_trainer import GRPOMATrainer
 from trainer.logprobs.tree_attention import attention_by_tower
 from trainer.methods import METHODS
@@ -214,6 +215,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         print_model(
             trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor
         )
+        print_costs(trainer.forward.unshared, forking_cost(model))
         if any(tasks[name].config["frame"] == "processed" for name in types):
             print(f"  coordinates are asked for and scored in the frame {frame}")
         try_first_prompt(trainer, script.print_prompt)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 
 from config.methods import SETTINGS
+from model.pixel_limits import size_of_pictures
 
 SHARED = (
     "method", "num_generations", "max_completion_length", "max_prompt_length", "loss_type", "importance_sampling_level",
@@ -41,9 +42,22 @@ def print_model(report: dict[str, tuple[int, int]], dtype: str, attention: dict[
         share = f"{trainable / total:.2%}" if total else "-"
         print(f"  {tower:<28} {trainable:>13,} of {total:>13,} parameters train ({share})")
     print(f"  weights {dtype}, attention " + ", ".join(f"{name} ({tower})" for tower, name in attention.items()))
-    budget = getattr(getattr(processor, "image_processor", None), "size", None)
-    if budget is not None:
-        print(f"  pictures are scaled to {budget['shortest_edge']:,} to {budget['longest_edge']:,} pixels")
+    part = getattr(processor, "image_processor", None)
+    if part is not None:
+        print(f"  pictures are {size_of_pictures(part)}")
+
+
+def print_costs(unshared: str | None, forking: str | None) -> None:
+    """What a model's layers cost beyond shared prefixes: why leaves train row by row, and what forks copy.
+
+    Args:
+        unshared: why prefixes are not shared in training, None if they are (`RowForward.unshared`).
+        forking: `trainer.engines.batch_forward.forking_cost`.
+    """
+    if unshared is not None:
+        print(f"  training computes every leaf's whole row: {unshared}")
+    if forking is not None:
+        print(f"  rollouts: {forking}")
 
 
 def print_prompt(text: str, prompt) -> None:

@@ -30,6 +30,23 @@ def limit_pixels(part, min_pixels: int | None, max_pixels: int | None) -> None:
     set_limits(part, min_pixels, max_pixels)
 
 
+def size_of_pictures(part) -> str:
+    """How a picture processor sizes pictures, for the start-up table."""
+    rule, size = _rule(part), part.size
+    if rule is _limit_area:
+        return f"scaled to {size.shortest_edge:,} to {size.longest_edge:,} pixels"
+    if rule is _limit_tokens:
+        tiles = f"larger ones cut into at most {part.max_tiles} tiles of {part.tile_size} x {part.tile_size} pixels"
+        return f"scaled to {part.min_image_tokens} to {part.max_image_tokens} tokens, {tiles}"
+    if rule is _limit_tiles:
+        return f"cut into {part.min_patches} to {part.max_patches} tiles of {size.width} x {size.height} pixels"
+    if rule is _limit_edge:
+        return f"scaled to a longest edge of {size.longest_edge:,} pixels"
+    tiles = getattr(part, "image_grid_pinpoints", None)
+    fixed = " and ".join(f"{name.replace('_', ' ')} {pixels:,}" for name, pixels in size)
+    return f"cut into tiles of {fixed}, in {len(tiles)} layouts" if tiles else f"scaled to {fixed}"
+
+
 def _rule(part):
     """The function that sets a processor's limits, or None where it has none."""
     size = getattr(part, "size", None) or SizeDict()

@@ -83,7 +83,8 @@ def count(config: PretrainedConfig, vision_lora: bool = False) -> ModelSizes:
     adapted = [layer for name, layer in linears.items() if check_target_module_exists(wanted, name)]
     sizes = {name: weight.numel() for name, weight in model.named_parameters()}
     language = [size for name, size in sizes.items() if module.tower_of(name) == "language"]
-    patch = (vision.patch_size * vision.spatial_merge_size) ** 2 if vision else 0
+    width = getattr(vision, "embed_dim", None) or getattr(vision, "hidden_size", 0)  # Qwen2-VL has both
+    intermediate = getattr(vision, "intermediate_size", None) or 4 * width
     return ModelSizes(
         parameters=sum(sizes.values()),
         trained_in_full=sum(language),
@@ -97,9 +98,18 @@ def count(config: PretrainedConfig, vision_lora: bool = False) -> ModelSizes:
         kv_heads=text.num_key_value_heads,
         head_size=getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads,
         vocab=text.vocab_size,
-        vision_features=2 * (6 * vision.hidden_size + 3 * vision.intermediate_size) if vision else 0,
-        pixels_per_token=patch,
+        vision_features=2 * (6 * width + 3 * intermediate) if vision else 0,
+        pixels_per_token=_pixels_per_token(config, vision) if vision else 0,
     )
+
+
+def _pixels_per_token(config: PretrainedConfig, vision: PretrainedConfig) -> int:
+    """Pixels of a picture per visual token: patches, merged where the family merges them."""
+    side = vision.patch_size if isinstance(vision.patch_size, int) else vision.patch_size[0]
+    for part, name in ((vision, "spatial_merge_size"), (config, "spatial_merge_size"), (config, "scale_factor")):
+        side *= getattr(part, name, None) or 1
+    side *= getattr(config, "downsample_factor", None) or 1
+    return int(side / (getattr(config, "downsample_ratio", None) or 1)) ** 2
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class RowForward:
     ):
         self.module, self.max_slots, self.largest, self.processes = module, max_slots, largest, processes
         self.sharing = prefix_sharing != "off"
+        self.unshared = None if self.sharing else "prefix_sharing is off"
         if self.sharing:
             try:
                 use_tree_attention(model, module.sees_both_ways)
@@ -64,7 +65,7 @@ class RowForward:
                 if prefix_sharing == "on":
                     raise
                 warnings.warn(f"prefixes are not shared, every leaf recomputes its whole row: {error}", stacklevel=3)
-                self.sharing = False
+                self.sharing, self.unshared = False, str(error)
         self.checked = False
         self._rollout: Rollout | None = None
         self._dummies: dict[str, EncodedPrompt] = {}
