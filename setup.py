@@ -55,6 +55,7 @@ setup(
         "gridworld": GRIDWORLD,
         "math": MATH,
         "photos": PHOTOS,
+        "qlora": ["bitsandbytes>=0.50,<0.52"],
         "reasoning": REASONING,
         "search": [*SEARCH, "faiss-cpu>=1.12,<2"],  # faiss for the server's --dense alone
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports

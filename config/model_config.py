@@ -69,6 +69,12 @@ class GRPOModelConfig(trl.ModelConfig):
         if self.lora_target_parameters or self.lora_task_type != "CAUSAL_LM":
             name = "lora_target_parameters" if self.lora_target_parameters else "lora_task_type"
             raise UserError(f"{name}={getattr(self, name)!r} is not supported: leave it out")
+        quantised = next((name for name in ("load_in_4bit", "load_in_8bit") if getattr(self, name)), None)
+        if quantised and not self.use_peft:
+            raise UserError(
+                f"{quantised}=True quantises the weights that use_peft=False would train: leave use_peft true, which "
+                "trains an adapter on them, or leave the quantisation out"
+            )
         if self.adapter_path and not self.use_peft:
             raise UserError(
                 "use_peft=False trains all weights, but adapter_path names an adapter: leave use_peft true, or merge "

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from model.chat_templates import read_template_kwargs
+from model.quantised import weights_in
 from model.registry import module_for
 from model.vlm_module import TOWERS, VLMModule, unloadable
 from task.errors import UserError
@@ -150,7 +151,7 @@ def trainable_report(model, module: VLMModule) -> dict[str, tuple[int, int]]:
     """Tower -> (trainable, all) parameters. An adapter counts towards the tower that it modifies."""
     report = {tower: (0, 0) for tower in TOWERS}
     for name, parameter in model.named_parameters():
-        size = getattr(parameter, "ds_numel", parameter.numel())  # with ZeRO-3 the parameters are empty
+        size = weights_in(parameter)  # with ZeRO-3 the parameters are empty, and quantised ones packed
         tower = module.tower_of(name)
         trainable, total = report[tower]
         report[tower] = (trainable + size * parameter.requires_grad, total + size)

@@ -15,6 +15,7 @@ from jinja2 import TemplateError
 
 from model.chat_templates import check_template_kwargs, opened_by
 from model.coordinates import COORDINATE_FRAMES
+from model.quantised import device_map_of, keep_one_arithmetic
 from task.errors import UserError
 
 # P prompt tokens
@@ -100,7 +101,7 @@ class VLMModule(ABC):
         if dtype not in DTYPES:
             raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}: choose one of them.")
         wanted = {"attn_implementation": attn_implementation, "quantization_config": quantization_config}
-        wanted |= {"revision": revision, "device_map": _device_map(quantization_config)}
+        wanted |= {"revision": revision, "device_map": device_map_of(quantization_config)}
         try:
             model, info = self.auto_class.from_pretrained(
                 name,
@@ -118,6 +119,7 @@ class VLMModule(ABC):
                 f"{missing[0]}), so they would be random: give a complete checkpoint of this architecture."
             )
         self._stated_eos |= _as_set(getattr(model.generation_config, "eos_token_id", None))
+        keep_one_arithmetic(model)
         return model
 
     @abstractmethod
@@ -380,12 +382,3 @@ def on_device(values: torch.Tensor, device) -> torch.Tensor:
     if device is not None and torch.device(device).type == "cuda":
         return values.pin_memory().to(device, non_blocking=True)
     return values.to(device)
-
-
-def _device_map(quantization_config):
-    """Quantised weights cannot be moved later, so each process loads them onto its own GPU."""
-    if quantization_config is None or not torch.cuda.is_available():
-        return None
-    from accelerate import PartialState
-
-    return {"": PartialState().local_process_index}

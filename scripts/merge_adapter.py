@@ -10,7 +10,8 @@ float32 logits is printed; if it exceeds 1e-4, nothing is written. OUT is then a
 OUT is float32 by default. The adapter was trained in float32, and its change of most weights is smaller than the step
 between two bfloat16 numbers: rounding moves the logits by about 0.1, merging in float32 by 1e-5. The file is twice as
 large; whoever loads it may still choose bfloat16. With --dtype bfloat16 or float16 the weights are rounded once, after
-the check, and the effect on the logits is printed. Exit status 2 for a user's mistake, with one sentence.
+the check, and the effect on the logits is printed. An adapter that was trained on quantised weights (QLoRA) is merged
+into the float ones, and what that changes is printed too. Exit status 2 for a user's mistake, with one sentence.
 """
 
 import argparse
@@ -26,8 +27,10 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 
 import torch
 from PIL import Image
+from transformers import BitsAndBytesConfig
 
 from model.loading import load_policy
+from model.quantised import in_words, saved_quantisation
 from task.errors import UserError
 
 LARGEST_GAP = 1e-4
@@ -76,9 +79,26 @@ def merge(adapter: str, out: Path, base: str | None, dtype: str) -> None:
         for weight in merged.parameters():  # not the buffers of the positions, which are computed on loading
             weight.data = weight.data.to(getattr(torch, dtype)).float()
         print(f"rounding to {dtype} moves them by {largest_gap(expected, logits_of(merged, module, prompts)):.1e}")
+    tell_of_quantisation(adapter, base, expected, prompts)
     out.mkdir(parents=True, exist_ok=True)
     merged.to(getattr(torch, dtype)).save_pretrained(out)
     processor.save_pretrained(out)
+
+
+def tell_of_quantisation(adapter: str, base: str | None, expected: list[torch.Tensor], prompts: list) -> None:
+    """Prints how far the merged model is from an adapter's own, if that was trained on quantised base weights."""
+    saved = saved_quantisation(adapter)
+    if saved is None:
+        return
+    said = f"the adapter was trained on {in_words(saved)} and is merged into float ones"
+    try:
+        config = BitsAndBytesConfig.from_dict(saved)
+        module, model, _ = load_policy(base, adapter, dtype="float32", quantization_config=config)
+    except UserError as error:
+        print(f"{said}; how far that moves the logits cannot be computed here ({error})")
+        return
+    gap = largest_gap(expected, logits_of(model.eval(), module, prompts))
+    print(f"{said}: their logits differ by {gap:.1e} from those that were trained")
 
 
 def sample_prompts(module) -> list:

@@ -220,6 +220,7 @@ def build_engine(args: argparse.Namespace, processes: Processes):
     import torch
 
     from model.loading import load_policy
+    from model.quantised import in_words, saved_quantisation
     from trainer.arguments import check_opened_thought
     from trainer.engines.sampling import Sampling
     from trainer.engines.transformers_engine import TransformersEngine
@@ -236,6 +237,10 @@ def build_engine(args: argparse.Namespace, processes: Processes):
         chat_template_kwargs=args.chat_template_kwargs,
     )
     check_opened_thought(args.thought_end, module)
+    quantised = args.adapter_path and saved_quantisation(args.adapter_path)
+    if quantised and processes.first:
+        note = f"{args.adapter_path} was trained on {in_words(quantised)}, and is evaluated on {args.dtype} ones"
+        print(note, file=sys.stderr)
     model = model.to(device).eval()
     tokenizer = getattr(processor, "tokenizer", processor)
     if processes.first:

@@ -16,6 +16,7 @@ from pathlib import Path
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR, SaveStrategy
 
+from model.quantised import in_words, quantisation_of, save_quantisation, saved_quantisation
 from task.errors import UserError
 from trainer.run.model_card import model_card
 from trainer.run.output_folder import check_unused
@@ -85,6 +86,10 @@ class WholeCheckpoints:
             rotate(place, self.args.save_total_limit, self.state.best_model_checkpoint)
         self.accelerator.wait_for_everyone()
 
+    def _save(self, output_dir=None, state_dict=None):
+        super()._save(output_dir, state_dict)
+        save_quantisation(self.model, output_dir or self.args.output_dir)
+
     def create_model_card(self, model_name=None, dataset_name=None, tags=None) -> None:
         """Writes the run's card (trainer/run/model_card.py) as README.md into output_dir."""
         if self.is_world_process_zero():
@@ -135,6 +140,9 @@ class WholeCheckpoints:
             words = {True: "an adapter", False: "all weights"}
             return f"it holds {words[saved]}, and this run trains {words[wanted]} (use_peft)"
         fault = adapter_fault(checkpoint, self.model.peft_config) if saved else None
+        there, here = (in_words(known) for known in (saved_quantisation(checkpoint), quantisation_of(self.model)))
+        if there != here:
+            fault = f"its adapter was trained on {there}, and this run has {here} (load_in_4bit, load_in_8bit)"
         return fault or layout_fault(checkpoint, self.layout())
 
     def _determine_best_metric(self, metrics, trial):

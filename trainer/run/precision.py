@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from model.quantised import is_quantised
 from task.errors import UserError
 
 LOW = (torch.bfloat16, torch.float16)
@@ -56,7 +57,7 @@ def train_in_float32(model, args) -> None:
     low = [(name, p) for name, p in model.named_parameters() if p.requires_grad and p.dtype in LOW]
     if not low or args.deepspeed_plugin is not None:
         return
-    if not (args.bf16 or args.fp16):
+    if not (args.bf16 or args.fp16 or is_quantised(model)):  # TRL makes the adapter of a quantised model bfloat16
         name, weight = low[0]
         raise UserError(f"{name} would be trained in {str(weight.dtype).removeprefix('torch.')}, {WAY_OUT}")
     for _, weight in low:
