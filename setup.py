@@ -21,6 +21,7 @@ MATH = ["math-verify>=0.9,<0.10"]
 REASONING = ["reasoning-gym>=0.1.25,<0.2"]
 SEARCH = ["bm25s>=0.3,<0.4", "fastapi>=0.120,<0.170", "uvicorn>=0.35,<0.60", "httpx2>=2.16,<3"]
 GRIDWORLD = ["gymnasium>=1.1,<2"]
+NOTEBOOK = ["nbclient>=0.10,<1", "ipykernel>=6.29,<8", "matplotlib>=3.9,<4"]
 WANDB = ["wandb>=0.25,<1"]
 PHOTOS = ["scikit-image>=0.25,<0.27", "scikit-learn>=1.7,<2"]
 
@@ -50,10 +51,11 @@ setup(
     package_data={"config": ["recipes/*.yaml"]},
     install_requires=requirements(),
     extras_require={
-        "dev": DEV + BROWSER + PHOTOS + MATH + REASONING + SEARCH + GRIDWORLD + WANDB,
+        "dev": DEV + BROWSER + PHOTOS + MATH + REASONING + SEARCH + GRIDWORLD + NOTEBOOK + WANDB,
         "flash": ["flash-attn>=2.8,<3"],
         "gridworld": GRIDWORLD,
         "math": MATH,
+        "notebook": NOTEBOOK,
         "photos": PHOTOS,
         "qlora": ["bitsandbytes>=0.50,<0.52"],
         "reasoning": REASONING,
