@@ -27,8 +27,9 @@ while (($#)); do
 done
 for extra in ${extras//,/ }; do
   case $extra in
-    dev | sim | photos | math | reasoning | search | gridworld | flash) ;;
-    *) refuse "unknown extra '$extra': setup.py has dev, sim, photos, math, reasoning, search, gridworld and flash" ;;
+    dev | sim | photos | math | reasoning | search | gridworld | notebook | trackers | flash) ;;
+    *) refuse "unknown extra '$extra': setup.py has dev, sim, photos, math, reasoning, search, gridworld," \
+      "notebook, trackers and flash" ;;
   esac
 done
 
