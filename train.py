@@ -140,7 +140,7 @@ def warn_of_idle_tools(acting: list[str], args) -> None:
     if acting and not METHODS[args.method].acts and args.process_index == 0:
         print(
             f"warning: method {args.method} samples a completion in one go and calls no tool: {', '.join(acting)} "
-            f"needs {' or '.join(name for name, method in METHODS.items() if method.acts)} to act step by step",
+            f"needs one of {', '.join(name for name, method in METHODS.items() if method.acts)} to act step by step",
             file=sys.stderr,
         )
 

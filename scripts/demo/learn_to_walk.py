@@ -4,9 +4,9 @@
     python scripts/demo/learn_to_walk.py --evaluate runs/gridworld/model       # on boards that no training uses
 
 Two stages: `look` (a picture and one move, without the instruction; the loss covers the words that depend on the
-picture) and `walk` (the real prompt and whole walks; the loss covers what the agent writes). All boards belong to the
-part "train" of scripts/data/make_gridworld.py. The faults of the teacher (`demonstrate`) are deliberate: reinforcement
-learning has to correct them.
+picture, and at the end the whole turn) and `walk` (the real prompt and whole walks; the loss covers what the agent
+writes). All boards belong to the part "train" of scripts/data/make_gridworld.py. The faults of the teacher
+(`demonstrate`) are deliberate: reinforcement learning has to correct them.
 """
 
 import argparse
@@ -128,18 +128,18 @@ def encoded(module, pieces: list[tuple[dict, bool]]):
     return whole, labels
 
 
-def look(module, rows: list[str], rng: random.Random):
-    """One move from any cell of a board; the labels cover the words that depend on the picture."""
+def look(module, rows: list[str], rng: random.Random, whole_turn: bool = False):
+    """One move from any cell of a board; the labels cover the words that depend on the picture, or the whole turn."""
     free = [(y, x) for y, row in enumerate(rows) for x, kind in enumerate(row) if kind in "SF"]
     place = rng.choice(free)
     moves = best_moves(rows, place)
     if not moves:
-        return look(module, rows, rng)
+        return look(module, rows, rng, whole_turn)
     picture = {"type": "image", "image": draw(rows, place)}
     whole, labels = encoded(module, [(picture, False), (text(turn_text(rows, place, rng.choice(moves))), True)])
     words = {token for word in (" right", " left", " up", " down", "right", "left", "up", "down", ",", ".")
              for token in module.tokenizer(word, add_special_tokens=False)["input_ids"]}  # fmt: skip
-    return whole, [label if label in words else IGNORED for label in labels]
+    return whole, [label if whole_turn or label in words else IGNORED for label in labels]
 
 
 def walk(module, rows: list[str], rng: random.Random, flawed: bool):
@@ -196,12 +196,15 @@ def teach(args) -> None:
     rng = random.Random(f"walks {args.seed}")
     known = boards(2000, seed=WALK_SEED + args.seed, part="train", **BOARDS)
     model.train()
-    train(module, model, "look", lambda step: look(module, rng.choice(known), rng), args.look_steps, 32, 1e-3)
 
-    def lesson(step):
+    def looking(step):
+        return look(module, rng.choice(known), rng, whole_turn=step >= args.look_steps - args.turn_steps)
+
+    def walking(step):
         return walk(module, rng.choice(known), rng, flawed=step >= args.walk_steps - args.flawed_steps)
 
-    train(module, model, "walk", lesson, args.walk_steps, 8, 1e-3)
+    train(module, model, "look", looking, args.look_steps, 32, 1e-3)
+    train(module, model, "walk", walking, args.walk_steps, 8, 1e-3)
     make_tiny_model.save(model, args.out)
 
 
@@ -234,6 +237,7 @@ def main():
     action.add_argument("--evaluate", type=Path, help="only evaluate the model in this folder")
     parser.add_argument("--start", type=Path, default=SHIPPED, help="start from the weights in this folder")
     parser.add_argument("--look-steps", type=int, default=300, help="steps of the first stage")
+    parser.add_argument("--turn-steps", type=int, default=100, help="number of its last steps, on whole turns")
     parser.add_argument("--walk-steps", type=int, default=100, help="steps of the second stage")
     parser.add_argument("--flawed-steps", type=int, default=70, help="number of its last steps, with a faulty teacher")
     parser.add_argument("--count", type=int, default=128, help="boards of the evaluation")

@@ -138,7 +138,7 @@ def test_agents_without_their_tools_are_warned_of(train):
     status, _, errors = train(records, "--method", "tree_adv", "--max_completion_length", "8", "--max_steps", "1")
     assert status == 0
     assert "method tree_adv samples a completion in one go and calls no tool" in errors
-    assert "search_qa needs tree_grpo or gigpo to act step by step" in errors
+    assert "search_qa needs one of tree_grpo, gigpo, turn_value to act step by step" in errors
 
 
 @pytest.mark.parametrize("value", ["good", [1.0], (0.5, 3)], ids=["text", "a list", "no dict"])
