@@ -9,6 +9,7 @@ from config.methods import SETTINGS
 from config.ranges import check_ranges
 from config.sampling_correction import check_sampling_correction
 from config.unsupported import check_unsupported
+from config.vllm_settings import check_vllm
 from config.zero_spread import check_zero_spread
 from task.errors import UserError
 from trainer.logs.tree_log import parse_log_trees
@@ -31,9 +32,7 @@ def check_training(args) -> None:
     check_zero_spread(args, settings.extends)
     if args.use_vllm:
         check_sampling_correction(args)
-        raise UserError(
-            "use_vllm=True: trees are grown by the transformers engine, which forks the KV cache; set it to false"
-        )
+    check_vllm(args)
     if args.remove_unused_columns:
         raise UserError("remove_unused_columns=True would drop the record the rewards read: leave it false")
     if args.warmup_ratio != 0:

@@ -39,7 +39,6 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 _EVALUATION = "evaluation completes the held-out prompts and scores them with the tasks' metrics"
-_VLLM = "trees are grown by the transformers engine"
 
 # Fields without effect in a run on trees, and the reason.
 IDLE: dict[str, str] = {
@@ -55,16 +54,6 @@ IDLE: dict[str, str] = {
         ("vespo_k_pos", "vespo_lambda_pos", "vespo_k_neg", "vespo_lambda_neg"), "loss_type vespo is not supported"
     ),
     "transformers_continuous_batching_config": "rollouts are not sampled by continuous batching",
-    **dict.fromkeys(
-        (
-            "vllm_mode", "vllm_model_impl", "vllm_enable_sleep_mode", "vllm_structured_outputs_regex",
-            "vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout", "vllm_group_port",
-            "vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_tensor_parallel_size",
-            "vllm_importance_sampling_correction", "vllm_importance_sampling_mode",
-            "vllm_importance_sampling_clip_max", "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap",
-        ),
-        _VLLM,
-    ),
     **dict.fromkeys(
         (
             "bf16_full_eval", "fp16_full_eval", "prediction_loss_only", "eval_do_concat_batches",

@@ -11,6 +11,23 @@ import pytest
 from paths import ROOT
 
 
+def pytest_addoption(parser):
+    parser.addoption("--engine", choices=("own", "vllm"), default="own", help="which engine the engine's tests run on")
+
+
+def pytest_configure(config):
+    import engine_cases
+
+    engine_cases.NAME["engine"] = config.getoption("--engine")
+
+
+def pytest_collection_modifyitems(config, items):
+    if config.getoption("--engine") != "own":
+        skip = pytest.mark.skip(reason="about the internals of the project's own engine")
+        for item in (item for item in items if "own_engine" in item.keywords):
+            item.add_marker(skip)
+
+
 @pytest.fixture(scope="session")
 def one_thread():
     """Limits torch to one thread: several pools on a small machine slow each other about tenfold."""

@@ -25,6 +25,7 @@ from task.rewards.router import TaskReward
 from trainer.arguments import check_arguments, check_evaluation, prepare_module, prepare_weights
 from trainer.credit import all_rows, leaf_values, loss_inputs
 from trainer.engines.generating import generating
+from trainer.engines.vllm.start import serving_of
 from trainer.evaluation.in_training import evaluate_rows
 from trainer.generation import Generation, Phase, records_of
 from trainer.logprobs.forward import RowForward
@@ -134,7 +135,7 @@ class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):
             max_slots=args.max_slots if self.forward.sharing else None,
             completion=args.max_completion_length,
         )
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), swapped(args, use_vllm=False):  # TRL would start an engine of its own
             warnings.filterwarnings("ignore", message="You are using 'rollout_func'")
             super().__init__(
                 model=model,
@@ -150,6 +151,7 @@ class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):
         prepare_weights(self.model, args)
         say_dropout(self)
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
+        self.serving = serving_of(self)
         every = parse_log_trees(args.log_trees)
         self.tree_log = TreeLog(args.output_dir, every, self.tasks) if every and self.processes.rank == 0 else None
         self.stopping = StopOnSignal(self)

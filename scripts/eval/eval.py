@@ -42,6 +42,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 sys.path.insert(0, str(ROOT / "scripts" / "eval"))
 
 from checkpoint_table import curves, metrics_table, selected_checkpoints, write_by_step
+from eval_engine import evaluation_engine
 from eval_processes import Processes
 from eval_settings import fingerprinted_settings, parse_arguments
 from prediction_files import PredictionFiles, line_of, write_json
@@ -179,22 +180,16 @@ def evaluate(args: argparse.Namespace, rows, tasks, processes: Processes) -> dic
 
 def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], processes: Processes) -> float:
     """Appends the predictions of this process's rows as they are scored; returns the seconds taken."""
-    import torch
-
     from config.agents import parse_environment_args
-    from trainer.engines.merged_lora import merged_lora
-    from trainer.engines.prepacked import prepacked
     from trainer.evaluation.bar import EvaluationBar
     from trainer.evaluation.predict import predict_batches
     from trainer.policies.agent.build import policies_of_evaluation
 
-    engine, module = build_engine(args, processes)
     settings = parse_environment_args(args.environment_args)
-    agents = policies_of_evaluation(args, settings, tasks, engine.tokenizer, module, args.max_new_tokens)
     finished = sum(name in done for name in ids_of(rows))
     bar = EvaluationBar(len(rows), finished, shown=processes.first and sys.stderr.isatty())
-    merged, packed = merged_lora(engine.model), prepacked(engine.model)
-    with torch.no_grad(), merged, packed, bar, files.append_to(processes.index) as out:
+    with evaluation_engine(args, processes) as (engine, module), bar, files.append_to(processes.index) as out:
+        agents = policies_of_evaluation(args, settings, tasks, engine.tokenizer, module, args.max_new_tokens)
         batches = predict_batches(
             engine,
             module,
@@ -213,43 +208,6 @@ def predict_into(files: PredictionFiles, args, rows, tasks, done: set[str], proc
             out.write("".join(map(line_of, batch.values())))
             out.flush()
     return bar.seconds
-
-
-def build_engine(args: argparse.Namespace, processes: Processes):
-    """(engine, module) with the model on its device in eval mode, and the settings' sampling."""
-    import torch
-
-    from model.loading import load_policy
-    from model.quantised import in_words, saved_quantisation
-    from trainer.arguments import check_opened_thought
-    from trainer.engines.sampling import Sampling
-    from trainer.engines.transformers_engine import TransformersEngine
-
-    device = f"cuda:{processes.device_index}" if torch.cuda.is_available() else "cpu"
-    module, model, processor = load_policy(
-        args.model_name_or_path,
-        args.adapter_path,
-        dtype=args.dtype,
-        attn_implementation=args.attn_implementation,
-        min_pixels=args.min_pixels,
-        max_pixels=args.max_pixels,
-        coordinate_frame=args.coordinate_frame,
-        chat_template_kwargs=args.chat_template_kwargs,
-    )
-    check_opened_thought(args.thought_end, module)
-    quantised = args.adapter_path and saved_quantisation(args.adapter_path)
-    if quantised and processes.first:
-        note = f"{args.adapter_path} was trained on {in_words(quantised)}, and is evaluated on {args.dtype} ones"
-        print(note, file=sys.stderr)
-    model = model.to(device).eval()
-    tokenizer = getattr(processor, "tokenizer", processor)
-    if processes.first:
-        shared = f", {processes.count} processes" if processes.count > 1 else ""
-        print(f"{type(model).__name__} on {device}, {next(model.parameters()).dtype}{shared}", file=sys.stderr)
-    sampling = Sampling(temperature=args.temperature)
-    eos_ids = module.eos_token_ids(processor)
-    engine = TransformersEngine(model, module, tokenizer, sampling, eos_ids, module.forbidden_token_ids(processor))
-    return engine, module
 
 
 def together(processes: Processes, action) -> None:

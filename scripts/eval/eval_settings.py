@@ -2,11 +2,13 @@
 
 import argparse
 import hashlib
+import importlib.util
 import json
 from pathlib import Path
 
 from _root import locate
 
+from config.vllm_settings import INSTALL
 from task.errors import UserError
 from task.own_tasks import add_task_dir
 from task.task_loader import MODEL_FRAMES
@@ -14,6 +16,7 @@ from task.task_loader import MODEL_FRAMES
 LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
 # Settings that affect where and how fast predictions are made, but not the predictions.
 NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes", "task_dir")
+NOT_SETTINGS += ("vllm_gpu_memory_utilization",)
 WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, possibly into the adapter's folder
 LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
 LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
@@ -59,6 +62,12 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--max_pixels", type=int, help="larger pictures are scaled down to this many pixels (default: the processor's)")
     add("--min_pixels", type=int, help="smaller pictures are scaled up to this many pixels (default: the processor's)")
     add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")
+    add("--engine", choices=("own", "vllm"), default="own", help="samples the completions: own (default), or vllm")
+    add(
+        "--vllm_gpu_memory_utilization",
+        type=float,
+        help="with --engine vllm: share of the device's memory for its weights, keys and values (default 0.9)",
+    )
     add("--attn_implementation", default="sdpa", help="sdpa (default), eager, flash_attention_2")
     add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
     add(
@@ -91,6 +100,13 @@ def _check(args: argparse.Namespace) -> None:
         raise UserError(
             f"--num_samples {args.num_samples} needs --temperature above 0: greedy completions are all the same."
         )
+    if args.engine == "vllm" and importlib.util.find_spec("vllm") is None:
+        raise UserError(f"--engine vllm, but vLLM is not installed here: {INSTALL}.")
+    memory = args.vllm_gpu_memory_utilization
+    if memory is not None and args.engine != "vllm":
+        raise UserError(f"--vllm_gpu_memory_utilization {memory} needs --engine vllm.")
+    if memory is not None and not 0 < memory < 1:
+        raise UserError(f"--vllm_gpu_memory_utilization {memory}: it must be above 0 and below 1.")
     if args.model_name_or_path is None and args.adapter_path is None:
         raise UserError("nothing to evaluate: give --model_name_or_path, --adapter_path, or both.")
     for step in args.checkpoints or ():

@@ -123,7 +123,6 @@ REFUSED = {
         {"think_num": 1, "answer_warmup_steps": 3},
         "answer_warmup_steps=3 trains on think_num=1 chains",
     ),
-    "vllm": ({"use_vllm": True}, "use_vllm=True: .*set it to false"),
     "a dropped record": ({"remove_unused_columns": True}, "would drop the record the rewards read"),
     "the scale of a prompt over a batch": (
         {"method": "reinforce_plus_plus", "scale_rewards": "group"},

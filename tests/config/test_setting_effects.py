@@ -21,6 +21,7 @@ from config.foreign import OWNERS
 from config.grpo_config import GRPOConfig
 from config.methods import SETTINGS
 from config.unsupported import ACCELERATOR, IDLE, SUPPORTED
+from config.vllm_settings import FIELDS as VLLM_FIELDS
 from task.errors import UserError
 from trainer.methods import METHODS
 from trainer.policies.agent.forms import Action, TagForm, Turn
@@ -199,7 +200,7 @@ SHOWN = {
     "use_cpu": "config/test_config.py",
     "output_dir": "config/test_output.py",
     "report_to": "config/test_output.py",
-    "use_vllm": "config/test_config.py",
+    **dict.fromkeys(("use_vllm", *VLLM_FIELDS), "config/test_vllm_settings.py"),
     "remove_unused_columns": "config/test_config.py",
     "generation_batch_size": "config/test_config.py",
     "warmup_ratio": "config/test_unsupported.py",

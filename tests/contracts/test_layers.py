@@ -41,7 +41,7 @@ MAY_IMPORT_TRL = (
     "config/*.py",
     "trainer/grpo_ma_trainer.py",
     "trainer/zero_spread/scoring.py",
-    "trainer/engines/generating.py",
+    "trainer/engines/whole_policy.py",
     "scripts/*.py",
 )
 LONGEST_FILE, LONGEST_FUNCTION = 400, 80  # lines

@@ -15,6 +15,7 @@ ASSIGNED = {
 }
 # Attributes that are exchanged for the length of a call, by `swapped` alone.
 SWAPPED = {"num_generations", "mask_truncated_completions", "importance_sampling_level", "_saving", "gather"}
+SWAPPED |= {"use_vllm"}
 FILES = ("trainer/grpo_ma_trainer.py", "trainer/zero_spread/scoring.py", "trainer/run/checkpoints.py")
 
 

@@ -9,9 +9,16 @@ from trainer.engines.sampling import Sampling
 from trainer.engines.transformers_engine import TransformersEngine
 from trainer.tree import PROMPT
 
+NAME = {"engine": "own"}  # which engine the tests run on: own, or vllm (`pytest --engine vllm`)
 
-def engine(setup, sampling=None, **options) -> TransformersEngine:
+
+def engine(setup, sampling=None, **options):
+    """The engine under test, with the weights of the setup's model."""
     module, model, processor = setup
+    if NAME["engine"] == "vllm":
+        from vllm_cases import vllm_engine
+
+        return vllm_engine(setup, sampling or Sampling(), **options)
     forbidden, eos = module.forbidden_token_ids(processor), module.eos_token_ids(processor)
     return TransformersEngine(model, module, module.tokenizer, sampling or Sampling(), eos, forbidden, **options)
 
@@ -65,6 +72,15 @@ def dense(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
             wanted.append(scores.log_softmax(-1).gather(1, torch.tensor(node.token_ids)[:, None])[:, 0])
             depth += len(node.token_ids)
     return wanted
+
+
+def assert_nothing_recomputed(engine):
+    """Tokens that rows share were computed once; on vLLM, as far as they fill blocks of its cache."""
+    if NAME["engine"] == "vllm":
+        assert engine.stats["cached_tokens"] >= engine.stats["reusable_tokens"]
+        assert engine.stats["recomputed_tokens"] < engine.stats["requests"] * engine.requests.block_size
+    else:
+        assert engine.stats["recomputed_tokens"] == 0
 
 
 def assert_dense(setup, prompt, tree, atol=1e-4, temperature=None):

@@ -12,12 +12,13 @@ from torch import Tensor
 from trainer.engines.batch_forward import BatchForward
 from trainer.engines.calls import Arrival, Calls
 from trainer.engines.host_copies import upload
-from trainer.engines.live_rows import Fork, LiveRows
+from trainer.engines.live_rows import LiveRows
 from trainer.engines.parked import Parked
+from trainer.engines.row import Fork, add_observation
 from trainer.engines.sampling import Sampler, Sampling, read
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch, Call, Segment
-from trainer.tree import Node, Tree
+from trainer.tree import Tree
 
 
 class Growth:
@@ -195,21 +196,7 @@ class Growth:
     def _observe(self, arrival: Arrival) -> None:
         """Adds a call's result as an observation node and asks the policy what follows."""
         tree, observed = self.trees[arrival.prompt], arrival.observed
-        parent = tree.nodes[arrival.node]
-        assert observed.token_ids, f"an observation of tree {tree.prompt_id} has no tokens"
-        node = tree.add(
-            Node(
-                arrival.node,
-                "observation",
-                list(observed.token_ids),
-                sampled=False,
-                status=observed.status,
-                group=parent.group,
-                media=observed.media,
-                reward=observed.reward,
-                extra=observed.extra,
-            )
-        )
+        node = add_observation(tree, arrival)
         self.stats["observation_tokens"] += len(observed.token_ids)
         following = None if observed.status == "failed" else self.policy.next(tree, node, "observed")
         if isinstance(following, Segment):

@@ -3,39 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 
+from trainer.engines.row import Fork, Row
 from trainer.engines.stop_strings import StopMatcher
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Call, Segment
-from trainer.tree import PROMPT, Node, Tree
-
-
-@dataclass(frozen=True)
-class Fork:
-    """What to sample below a node."""
-
-    prompt: int
-    node: int
-    segment: Segment
-
-
-@dataclass
-class Row:
-    """One live row: the node that it grows (or that has just ended, if `fork` is set), and what it sampled for it.
-
-    `above`: tokens of the node's segment that a fork inside the segment has moved to its ancestors.
-    """
-
-    prompt: int
-    node: int
-    segment: Segment | None = None
-    matchers: tuple[StopMatcher, ...] = ()
-    above: tuple[int, ...] = ()
-    fork: Fork | None = None
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    entropies: list[float] = field(default_factory=list)
+from trainer.tree import PROMPT, Tree
 
 
 @dataclass(frozen=True)
@@ -91,7 +65,7 @@ class LiveRows:
         sources, distinct = list(range(len(self.rows))), []
         for source, fork in self.forking:
             rows = [source, *range(len(sources), len(sources) + fork.segment.count - 1)]
-            children = [self._child(fork) for _ in rows]
+            children = [Row.below(fork, self.trees[fork.prompt], self.matcher) for _ in rows]
             self.rows[source] = children[0]
             self.rows += children[1:]
             sources += [source] * (len(rows) - 1)
@@ -101,20 +75,18 @@ class LiveRows:
 
     def append(self, token_ids: Iterable[int], logprobs: Iterable[float], entropies: Iterable[float], first: int = 0):
         """Appends one sampled token to each row from row `first` on."""
-        for row, token, logprob, entropy in zip(self.rows[first:], token_ids, logprobs, entropies, strict=True):
-            row.token_ids.append(token)
-            row.logprobs.append(logprob)
-            row.entropies.append(entropy)
+        for row, *drawn in zip(self.rows[first:], token_ids, logprobs, entropies, strict=True):
+            row.append(*drawn)
 
     def finish(self, policy: Policy) -> list[FinishedRow]:
         """Closes nodes that ended with the last token, asks the policy what follows; returns rows to `drop`."""
         finished = []
         for index, row in enumerate(self.rows):
-            ended = self._ended(row)
+            ended = row.ended(self.eos_ids)
             if ended is None:
                 continue
             tree = self.trees[row.prompt]
-            self._close(row, len(row.token_ids), "length" if ended == "length" else "ok")
+            row.close(tree, ended)
             following = policy.next(tree, row.node, ended)
             if isinstance(following, Segment):
                 row.fork = Fork(row.prompt, row.node, following)
@@ -136,20 +108,10 @@ class LiveRows:
 
         Returns the indices of the new rows, which come last; `append` gives them their tokens.
         """
-        row, tree = self.rows[index], self.trees[self.rows[index].prompt]
-        if len(row.token_ids) > 1:
-            self._close(row, len(row.token_ids) - 1, "ok")
-            whole = tree.nodes[row.node]
-            row.above += tuple(row.token_ids[:-1])
-            row.node = tree.add(Node(row.node, whole.kind, group=whole.group))
-            for values in (row.token_ids, row.logprobs, row.entropies):
-                del values[:-1]
-        first = tree.nodes[row.node]
-        new = range(len(self.rows), len(self.rows) + count - 1)
-        for _ in new:
-            node = tree.add(Node(first.parent, first.kind, group=first.group))
-            self.rows.append(replace(row, node=node, token_ids=[], logprobs=[], entropies=[]))
-        return list(new)
+        row = self.rows[index]
+        siblings = row.split(self.trees[row.prompt], count)
+        self.rows += siblings
+        return list(range(len(self.rows) - len(siblings), len(self.rows)))
 
     def history(self, prompts: list) -> list[list[int]]:
         """Ids (R, T) of each row, prompt included; shorter rows are padded on the left with their first id."""
@@ -165,35 +127,3 @@ class LiveRows:
         stated = [getattr(row.segment, name) for row in self.rows]
         values = [usual if value is None else value for value in stated]
         return None if set(values) == {usual} else values
-
-    def _child(self, fork: Fork) -> Row:
-        segment, tree = fork.segment, self.trees[fork.prompt]
-        node = tree.add(Node(fork.node, segment.kind, group=_group(tree, fork)))
-        return Row(fork.prompt, node, segment, tuple(self.matcher(stop) for stop in segment.stops))
-
-    def _ended(self, row: Row) -> str | None:
-        """How the row's node ended, None if it did not; a stop string takes precedence over EOS and the limit."""
-        newest = row.token_ids[-1]
-        if row.matchers and (matchers := [each for each in row.matchers if newest in each.candidates]):
-            whole, goes_on = [*row.above, *row.token_ids], row.segment.goes_on
-            stopped = any(matcher.matches(whole) for matcher in matchers)
-            if stopped and not (goes_on is not None and goes_on(whole)):
-                return "stop"
-        if newest in self.eos_ids:
-            return "eos"
-        return "length" if len(row.above) + len(row.token_ids) == row.segment.max_tokens else None
-
-    def _close(self, row: Row, count: int, status: str) -> None:
-        """Gives the row's node its first `count` tokens."""
-        node = self.trees[row.prompt].nodes[row.node]
-        node.token_ids, node.status = row.token_ids[:count], status
-        node.logprobs, node.entropies = row.logprobs[:count], row.entropies[:count]
-
-
-def _group(tree: Tree, fork: Fork) -> int:
-    """The group that the fork's next node founds or joins."""
-    if fork.segment.group is not None:
-        return fork.segment.group
-    if fork.node != PROMPT:
-        return tree.nodes[fork.node].group
-    return 1 + max((node.group for node in tree.nodes if node.parent == PROMPT), default=-1)

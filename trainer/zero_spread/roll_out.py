@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from task.rewards.router import TaskReward
+from trainer.engines.prefix_use import cache_sums
 from trainer.generation import Training
 from trainer.zero_spread.draws import substitutes
 from trainer.zero_spread.groups import Groups
@@ -51,7 +52,7 @@ def roll_out(trainer, engine) -> RolledOut:
         draw = Draw(args.seed, generation_number(trainer))
         slots, rows, sums = grown(slots, sampler, groups_of(trainer), args.further_answers, draw)
     scores = None if slots[0].rewards is None else scores_of(slots, sampler.reward_sums)
-    return RolledOut(slots, _training(sampler, slots, rows), scores, sums | sampler.sums())
+    return RolledOut(slots, _training(sampler, slots, rows), scores, sums | sampler.sums() | cache_sums(engine))
 
 
 def generation_number(trainer) -> int:

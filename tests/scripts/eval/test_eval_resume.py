@@ -8,6 +8,7 @@ import random
 import signal
 import subprocess
 import sys
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import pytest
@@ -110,7 +111,7 @@ def test_a_folder_belongs_to_one_evaluation_at_a_time(command, tmp_path, capsys)
 def test_a_finished_evaluation_loads_no_model_again(command, tmp_path, monkeypatch):
     assert script.main(command("out")) == 0
     whole, was = lines(tmp_path / "out"), metrics(tmp_path / "out")
-    monkeypatch.setattr(script, "build_engine", lambda *_: pytest.fail("nothing is left to do"))
+    monkeypatch.setattr(script, "evaluation_engine", lambda *_: pytest.fail("nothing is left to do"))
     assert script.main(command("out", "--batch_size", 2)) == 0
     assert (lines(tmp_path / "out"), metrics(tmp_path / "out")) == (whole, was)
 
@@ -209,13 +210,14 @@ def evaluate_in_a_child(words: list[str], killed_after: int) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("flags", [[], SAMPLED], ids=["greedy", "sampled"])
 def test_twenty_random_kills_change_nothing(command, tmp_path, flags, monkeypatch):
-    built, build = [], script.build_engine
+    built, kept, engine_of = [], ExitStack(), script.evaluation_engine
 
     def build_once(*given):
-        built.append(built[0] if built else build(*given))
-        return built[0]
+        if not built:
+            built.append(kept.enter_context(engine_of(*given)))
+        return nullcontext(built[0])
 
-    monkeypatch.setattr(script, "build_engine", build_once)
+    monkeypatch.setattr(script, "evaluation_engine", build_once)
     assert script.main(command("whole", *flags)) == 0
     whole, size = lines(tmp_path / "whole"), (tmp_path / "whole" / "predictions.jsonl").stat().st_size
     draw, seen = random.Random(0), []

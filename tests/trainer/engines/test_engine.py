@@ -4,10 +4,11 @@ import random
 
 import pytest
 import torch
-from engine_cases import assert_dense, encode, engine, grow, small_model
+from engine_cases import assert_dense, assert_nothing_recomputed, encode, engine, grow, small_model
 from peft import LoraConfig, get_peft_model
 from transformers import GenerationConfig
 
+from trainer.engines.request_engine import RequestEngine
 from trainer.engines.sampling import Sampling
 from trainer.policies.chain import ChainPolicy
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
@@ -45,7 +46,7 @@ def test_two_hundred_random_trees(tiny_text):
             assert_dense(tiny_text, prompt, tree, atol=1e-5)
             assert_well_formed(tree, policy, tiny_text)
             forks += len(tree.leaves()) > len([n for n in tree.nodes if n.kind == "thought"])
-        assert grower.stats["recomputed_tokens"] == 0
+        assert_nothing_recomputed(grower)
     assert forks > 50
 
 
@@ -94,6 +95,7 @@ def test_greedy_chain_equals_transformers_generate(tiny_vlm, monkeypatch):
     assert len(wanted) > 10
 
 
+@pytest.mark.own_engine
 def test_neither_the_last_call_nor_config_use_cache_has_a_say(tiny_vlm, monkeypatch):
     """The model remembers the position offset of another call, and its config says not to cache."""
     module, model, _ = tiny_vlm
@@ -104,6 +106,7 @@ def test_neither_the_last_call_nor_config_use_cache_has_a_say(tiny_vlm, monkeypa
     assert grow(engine(tiny_vlm), prompts, THINK) == first
 
 
+@pytest.mark.own_engine
 def test_the_checkpoints_generation_config_has_no_say(tiny_vlm, monkeypatch):
     module, model, _ = tiny_vlm
     narrow = GenerationConfig(do_sample=True, top_k=1, top_p=0.001, temperature=1e-6, repetition_penalty=1.05)
@@ -121,6 +124,7 @@ def test_same_seed_same_trees(tiny_text):
     assert trees[0] == trees[1] != trees[2]
 
 
+@pytest.mark.own_engine
 def test_forbidden_ids_never_come_though_the_model_wants_nothing_else(tiny_vlm, monkeypatch):
     module, model, processor = tiny_vlm
     forbidden = module.forbidden_token_ids(processor)
@@ -162,6 +166,7 @@ def test_entropies_are_those_of_the_dense_distribution(tiny_text):
     )
 
 
+@pytest.mark.own_engine
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize("family", ["llama", "sliding"])
 def test_other_text_models_and_attentions(tiny_text, family, attention):
@@ -185,6 +190,7 @@ def test_a_lora_model_grows_with_its_adapter(tiny_text, tiny_text_dir):
     assert_dense((module, model, processor), prompt, trees[0])
 
 
+@pytest.mark.own_engine
 def test_train_mode_is_refused(tiny_text, tiny_text_dir):
     module, _, processor = tiny_text
     model = module.load_model(str(tiny_text_dir), dtype="float32").train()
@@ -215,6 +221,7 @@ def test_counters_and_progress(tiny_text):
         unique = sum(tree.unique_tokens() for tree in trees)
         assert grower.stats["prompt_tokens"] == sum(len(prompt.ids) for prompt in prompts)
         assert grower.stats["generated_tokens"] == unique == told[-1]
-        assert grower.stats["recomputed_tokens"] == 0
+        assert_nothing_recomputed(grower)
         assert told == sorted(told)
-        assert len(told) == grower.stats["steps"] + 2
+        prefills = 0 if isinstance(grower, RequestEngine) else 2  # those of requests are among their steps
+        assert len(told) == grower.stats["steps"] + prefills

@@ -1,0 +1,57 @@
+"""Settings of vLLM: they act with use_vllm, as far as trees allow, and are refused without it."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import torch
+
+from config.foreign import default_of
+from task.errors import UserError
+
+INSTALL = "install it with bash scripts/setup.sh --extras vllm, and start the run with .venv-vllm/bin/python"
+COLOCATED = ("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_enable_sleep_mode")
+# Fields that never act with trees -> the reason.
+WITHOUT_EFFECT = {
+    "vllm_model_impl": "weights are sent under the names of vLLM's own models",
+    "vllm_structured_outputs_regex": "what a policy samples is limited by its stop strings alone",
+    "vllm_tensor_parallel_size": "each process has an engine of its own, for its own prompts",
+    "vllm_group_port": "weights do not go through a process group of TRL's",
+    **dict.fromkeys(
+        ("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
+        "there is no server (vllm_mode)",
+    ),
+}
+CORRECTION = (
+    "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap",
+)  # fmt: skip
+FIELDS = ("vllm_mode", *COLOCATED, *CORRECTION, *WITHOUT_EFFECT)
+
+
+def check_vllm(args) -> None:
+    """Raises UserError for the first setting of vLLM that would not act, and for a missing installation."""
+    fields = args.__dataclass_fields__
+    changed = [name for name in FIELDS if getattr(args, name) != default_of(fields[name])]
+    if not args.use_vllm:
+        if changed:
+            name = changed[0]
+            raise UserError(f"{name}={getattr(args, name)!r} would have no effect: use_vllm is false; leave {name} out")
+        return
+    for name in changed:
+        if name in WITHOUT_EFFECT:
+            reason = WITHOUT_EFFECT[name]
+            raise UserError(f"{name}={getattr(args, name)!r} would have no effect: {reason}; leave {name} out")
+    if args.vllm_mode != "colocate":
+        raise UserError(f"vllm_mode={args.vllm_mode!r} is not supported with rollout trees: use 'colocate'")
+    if not 0 < args.vllm_gpu_memory_utilization < 1:
+        raise UserError(
+            f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} must be above 0 and below 1: it is the "
+            "share of the device's memory for vLLM's weights, keys and values"
+        )
+    if args.vllm_max_model_length is not None and args.vllm_max_model_length < 2:
+        raise UserError(f"vllm_max_model_length={args.vllm_max_model_length} must be at least 2: a prompt and a token")
+    if args.vllm_enable_sleep_mode and not torch.cuda.is_available():
+        raise UserError("vllm_enable_sleep_mode=True would have no effect: vLLM sleeps on a GPU only; leave it out")
+    if importlib.util.find_spec("vllm") is None:
+        raise UserError(f"use_vllm=True, but vLLM is not installed here: {INSTALL}")
