@@ -2,6 +2,7 @@
 
     python scripts/bench/kill_resume.py --kills 20 --json kills.json
     python scripts/bench/kill_resume.py --kills 4 --processes 2
+    python scripts/bench/kill_resume.py --kills 4 --train "--on_zero_spread redraw --keep_between 0.9 1.2"
 
 Every run is the demo with a few steps and a checkpoint after each, and every start has `--resume auto`. kill -9 comes
 at a moment drawn uniformly from the duration of a whole run, so it hits rollouts, backward passes and saves. When a run
@@ -47,6 +48,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=6, help="optimiser steps per run (default 6)")
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--train", type=str.split, default=[], help="further flags of train.py, as one argument")
     parser.add_argument("--seed", type=int, default=0, help="seed for the moments of the kills")
     parser.add_argument("--json", help="write the results to this file")
     args = parser.parse_args()
@@ -97,7 +99,7 @@ def campaign(args, folder: Path) -> dict:
 def starter(args):
     """A function that starts training into a folder and returns the process id; a single process is forked, which saves
     the imports."""
-    flags = ["--config", str(RECIPE), "--max_steps", str(args.steps), *SMALL, "--resume", "auto"]
+    flags = ["--config", str(RECIPE), "--max_steps", str(args.steps), *SMALL, *args.train, "--resume", "auto"]
 
     def launched(output: Path, log: Path) -> int:
         command = ["bash", str(ROOT / "scripts/run_grpo_lora.sh"), "--nproc", str(args.processes), *flags]

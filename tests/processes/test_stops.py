@@ -50,10 +50,15 @@ def test_sigterm_to_the_launcher_saves_and_ends_well_and_another_layout_is_told(
     assert f"weights of {checkpoint}, with a new optimiser, from step 0" in fresh.stdout
 
 
-@pytest.mark.parametrize("processes", [1, 2])
-def test_killed_runs_go_on_and_end_where_an_uninterrupted_one_does(tmp_path, processes):
+# No prompt's mean reward reaches 0.9, so every prompt of every generation is redrawn.
+REDRAW = "--on_zero_spread redraw --max_redraws 1 --keep_between 0.9 1.2"
+
+
+@pytest.mark.parametrize(("processes", "further"), [(1, ""), (2, ""), (1, REDRAW)])
+def test_killed_runs_go_on_and_end_where_an_uninterrupted_one_does(tmp_path, processes, further):
     metrics = tmp_path / "metrics.json"
     flags = ["--kills", "2" if processes == 1 else "1", "--steps", "3", "--processes", str(processes)]
+    flags += ["--train", further] if further else []
     done = run(sys.executable, ROOT / "scripts/bench/kill_resume.py", *flags, "--json", metrics)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     found = json.loads(metrics.read_text())

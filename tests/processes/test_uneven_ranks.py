@@ -39,6 +39,30 @@ RUN = {
 }
 
 
+REDRAWN = ("redraws on one process", "redraws of one prompt for all")
+
+
+def check(folder, name: str) -> None:
+    """The last generation holds what was drawn last for each of its prompts, on whatever process it is."""
+    found = json.loads((folder / f"{name}.json").read_text())
+    assert found["steps"] == 3 and found["finite"] and found["gap_between_processes"] == 0
+    assert max(found["grad_norm"]) > 0
+    lines = [json.loads(line) for line in (folder / name / "redraws.jsonl").read_text().splitlines()]
+    drawn = {line["prompt"]: line["id"] for line in lines if line["step"] == 2}
+    assert drawn
+    for prompt, record in drawn.items():
+        held = set(found["prompts"]) if name == REDRAWN[1] else {found["prompts"][prompt]}
+        assert held == {record}
+
+
+@pytest.mark.slow
+def test_uneven_redraws_on_three_processes(tmp_path):
+    prepare(tmp_path)
+    start([CASE, "ddp", str(tmp_path), *REDRAWN], processes=3, timeout=200)
+    for name in REDRAWN:
+        check(tmp_path, name)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", RUN)
 def test_every_scenario_finishes_its_three_steps(tmp_path, layout):
@@ -50,3 +74,7 @@ def test_every_scenario_finishes_its_three_steps(tmp_path, layout):
         assert found["finite"], name
         assert found["gap_between_processes"] == 0, name
         assert max(found["grad_norm"]) > 0, name
+        if name in REDRAWN:
+            check(tmp_path, name)
+        if "growth" in name:
+            assert max(found["scored"]) > 4, name

@@ -99,6 +99,14 @@ def equal_on_the_second(completions, **kwargs):
     return [0.5] * len(completions) if RANK else text_reward(completions)
 
 
+def equal_for_even_records(completions, record, **kwargs):
+    """Without sync, equal rewards on the first process's first prompts, and never on the second's."""
+    even = [int(json.loads(one)["id"].rpartition("-")[2]) % 2 == 0 for one in record]
+    return [0.5 if flat else value for flat, value in zip(even, text_reward(completions), strict=True)]
+
+
+REDRAW = {"on_zero_spread": "redraw", "max_redraws": 2}
+GROW = {"on_zero_spread": "grow", "grow_budget": 0.5, "max_thought_length": 80, "max_answer_length": 40}
 SKIP = {"on_bad_media": "skip"}
 OPEN = {"vision": True}
 SCENARIOS = {
@@ -130,6 +138,14 @@ SCENARIOS = {
     "sampled, vision frozen, picture and text": Scenario((PICTURE, TEXT), write=None),
     "sampled, vision frozen, video and two pictures": Scenario(
         (VIDEO, TWO), write=None, settings={"beta": 0.04, "num_iterations": 2}
+    ),
+    "redraws on one process": Scenario(reward=equal_for_even_records, settings=REDRAW),
+    "redraws of one prompt for all": Scenario(
+        reward=equal_for_even_records, settings=REDRAW | {"sync_prompt_across_ranks": True}
+    ),
+    "sampled, growth on one process": Scenario(write=None, reward=equal_for_even_records, settings=GROW),
+    "sampled, growth of one prompt for both": Scenario(
+        write=None, reward=equal_for_even_records, settings=GROW | {"sync_prompt_across_ranks": True}
     ),
     "sampled, one prompt for both": Scenario(write=None, settings={"sync_prompt_across_ranks": True}),
 }
@@ -218,6 +234,8 @@ def train(name: str, layout: str, folder: Path) -> dict:
         "grad_norm": [entry["grad_norm"] for entry in log],
         "finite": bool(weights.isfinite().all()),
         "gap_between_processes": (largest - smallest).abs().max().item(),
+        "prompts": trainer.processes.objects([tree.prompt_id for tree in trainer.generation.rollout.trees]),
+        "scored": trainer.processes.objects([len(trainer.generation.training.scored.row_tree)]),
     }
 
 
