@@ -101,7 +101,7 @@ def equal_on_the_second(completions, **kwargs):
 
 def equal_for_even_records(completions, record, **kwargs):
     """Without sync, equal rewards on the first process's first prompts, and never on the second's."""
-    even = [int(json.loads(one)["id"].rpartition("-")[2]) % 2 == 0 for one in record]
+    even = [int(one["id"].rpartition("-")[2]) % 2 == 0 for one in record]
     return [0.5 if flat else value for flat, value in zip(even, text_reward(completions), strict=True)]
 
 

@@ -1,7 +1,5 @@
 """Prompts whose rewards do not differ get further answers; all rewards count, and a uniform draw of the rows trains."""
 
-import json
-
 import numpy as np
 import pytest
 from trainer_cases import logged, run, script, text_trainer, thought_tree
@@ -38,7 +36,7 @@ def reward_of(flat, calls, further=1.0):
 
     def reward(completions, record, completion_ids, **kwargs):
         calls.append(len(completions))
-        named = [json.loads(one)["answer"] for one in record]
+        named = [one["answer"] for one in record]
         grown_first = [ids[-1] < 310 for ids in completion_ids]
         return [
             (0.0 if first else further) if name in flat else float(ids[-1] % 2)

@@ -13,15 +13,15 @@ TREE = [[[301], [302]], [[[303], [304]], [[305], [306]]]]
 SIGNAL = [0.0, 1.0, 0.0, 1.0]
 
 
-def number(record: str) -> int:
-    return json.loads(record)["answer"]
+def number(record: dict) -> int:
+    return record["answer"]
 
 
 def reward_of(flat, calls=None):
     """Equal rewards for the rows of `text_rows` whose number is in `flat`, else `SIGNAL`; notes what it scored."""
 
     def reward(completions, record, prompts, **kwargs):
-        assert all(json.loads(one)["question"] == prompt for one, prompt in zip(record, prompts, strict=True))
+        assert all(one["question"] == prompt for one, prompt in zip(record, prompts, strict=True))
         if calls is not None:
             calls.append([number(one) for one in record])
         return [1.0 if number(one) in flat else SIGNAL[i % 4] for i, one in enumerate(record)]
@@ -140,7 +140,7 @@ def test_columns_and_metrics_of_rewards_follow_their_rows(tiny_text, tmp_path, s
     def reward(record, log_extra, log_metric, **kwargs):
         log_extra("number", [number(one) for one in record])
         log_metric("scored", float(len(record)))
-        return reward_of({0})(record=record, completions=[], prompts=[json.loads(one)["question"] for one in record])
+        return reward_of({0})(record=record, completions=[], prompts=[one["question"] for one in record])
 
     trainer = text_trainer(tiny_text, tmp_path, rows=8, reward=reward, **REDRAW)
     trainer.train()
