@@ -32,7 +32,7 @@ ROOT = use_checkout()
 sys.path.insert(0, str(ROOT / "scripts" / "lab"))
 
 from comparison import differences, read_runs, summary
-from comparison_lines import UNTRAINED, Line, changes_of, line_of, own_line, recipe_for
+from comparison_lines import UNTRAINED, Line, as_flags, changes_of, line_of, own_line, recipe_for
 from comparison_pages import write_pages
 
 from dataset.unique_keys import UniqueKeyLoader
@@ -66,7 +66,7 @@ def command_of(line: Line, seed: int, folder: Path, recipe: dict, args) -> tuple
     words += ["--output_dir", str(folder), "--budget", budget, "--seed", str(seed), "--data_seed", str(seed)]
     words += ["--test_samples", str(args.samples), "--test_dataset", *args.test]
     words += ["--test_by", args.by] if args.by else []
-    return words + [word for key, value in flags.items() for word in (f"--{key}", str(value))], recipe
+    return words + as_flags(flags), recipe
 
 
 def run(line: Line, seed: int, recipe: dict, args, devices: Queue) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from argparse import Namespace
 from dataclasses import dataclass, fields
@@ -50,10 +51,24 @@ def own_line(words: list[str]) -> Line:
 
 def changes_of(words: list[str]) -> dict:
     """{key: value} of `key=value` words, values as in YAML."""
-    bad = next((word for word in words if "=" not in word or word.startswith("-")), None)
+    bad = next((word for word in words if not re.fullmatch(r"\w+=.+", word, re.DOTALL)), None)
     if bad is not None:
         raise UserError(f"{bad!r} is not a setting: write key=value, such as learning_rate=1e-4")
     return {key: yaml.safe_load(value) for key, _, value in (word.partition("=") for word in words)}
+
+
+def as_flags(settings: dict) -> list[str]:
+    """Settings as flags of train.py; null keeps the default.
+
+    >>> as_flags({"reward_weights": [0.2, 1.0], "beta": None, "environment_args": {"top_k": 3}})
+    ['--reward_weights', '0.2', '1.0', '--environment_args', '{"top_k": 3}']
+    """
+    words = []
+    for key, value in settings.items():
+        values = value if isinstance(value, list) else [] if value is None else [value]
+        texts = [json.dumps(one) if isinstance(one, dict) else str(one) for one in values]
+        words += [f"--{key}", *texts] if texts else []
+    return words
 
 
 def with_defaults(settings: dict) -> Namespace:
