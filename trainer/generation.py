@@ -15,6 +15,7 @@ import torch
 
 from trainer.policies.policy import Policy
 from trainer.rollout import Rollout
+from trainer.tree import Tree
 
 
 class Phase(Enum):
@@ -62,6 +63,7 @@ class Generation:
             `trainer.zero_spread.draws.substitutes`; None: prompts are not replaced.
         rollout: the trees as the B rows that train; None while growing.
         training: these rows among all rows that were scored; None while growing.
+        discarded: trees of prompts that were replaced.
         scores: of all rows, if they were scored while growing, else None.
         partition: the rows of each micro-batch.
         rewards: (N, functions) rewards of the scored rows of all processes, NaN where a function abstains.
@@ -79,6 +81,7 @@ class Generation:
     substitutes: np.ndarray | None = None
     rollout: Rollout | None = None
     training: Training | None = None
+    discarded: list[Tree] = field(default_factory=list)
     scores: Any = None
     partition: list[list[int]] = field(default_factory=list)
     rewards: torch.Tensor | None = None

@@ -111,9 +111,11 @@ class Spending(TrainerCallback):
         spent, generation = dict(self.spent), self.trainer.generation
         if generation is not self.seen:
             self.seen = generation
-            nodes = [node for tree in generation.rollout.trees for node in tree.nodes]
+            trees = [*generation.rollout.trees, *generation.discarded]
+            nodes = [node for tree in trees for node in tree.nodes]
             spent["tokens"] += sum(len(node.token_ids) for node in nodes if node.sampled)
-            spent["leaves"] += len(generation.rollout.row_tree)
+            spent["leaves"] += len(generation.training.scored.row_tree)
+            spent["leaves"] += generation.policy.leaves * len(generation.discarded)
         spent |= {"step": state.global_step, "seconds": spent["seconds"] + seconds, "wall": spent["wall"] + wall}
         self.spent = spent
         with self.file.open("a") as out:

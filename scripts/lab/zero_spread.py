@@ -103,10 +103,10 @@ class Study:
         found["grow"] = outcome(groups, longer, np.array([sampled_tokens(slot) for slot in longer]))
         others = substitutes(len(self.rows), prompts, self.seed, number, self.rounds, len(prompts))
         sampler.grown.clear()
-        replaced, _, drawn = redrawn(slots, sampler, groups, others, self.rows)
-        for places, fresh in zip(drawn, sampler.grown, strict=True):
+        replaced = redrawn(slots, sampler, groups, others, self.rows)
+        for places, fresh in zip(replaced.drawn, sampler.grown, strict=True):
             np.add.at(tokens, list(places), [sampled_tokens(slot) for slot in fresh])
-        found["redraw"] = outcome(groups, replaced, tokens)
+        found["redraw"] = outcome(groups, replaced.slots, tokens)
         return found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,9 +18,24 @@ from trainer.zero_spread.slots import Sampler, Slot, Sums
 FILE_NAME = "redraws.jsonl"
 
 
-def redrawn(
-    slots: list[Slot], sampler: Sampler, groups: Groups, substitutes: np.ndarray, dataset
-) -> tuple[list[Slot], Sums, list[dict[int, int]]]:
+@dataclass(frozen=True)
+class Redrawn:
+    """What came of redrawing on one process.
+
+    Attributes:
+        slots: scored.
+        drawn: {prompt of the generation: dataset row} of each round, of all processes.
+        discarded: the slots whose places others took.
+        sums: metric -> (sum, count).
+    """
+
+    slots: list[Slot]
+    drawn: list[dict[int, int]]
+    discarded: list[Slot]
+    sums: Sums
+
+
+def redrawn(slots: list[Slot], sampler: Sampler, groups: Groups, substitutes: np.ndarray, dataset) -> Redrawn:
     """Scored slots, in which prompts without signal have been replaced round after round.
 
     Every process makes the same number of rounds and takes the same decisions, also with nothing to replace itself.
@@ -29,9 +45,6 @@ def redrawn(
         substitutes: (rounds, groups), see `draws.substitutes`.
         dataset: the rows that `substitutes` numbers.
 
-    Returns:
-        The slots; metrics as (sum, count) over this process; and what was drawn, {group: dataset row} of each round.
-
     redraw/share: share of the prompts that were replaced; redraw/drawn: prompts drawn in their place, per prompt;
     redraw/left: share of the prompts without signal after the last round; redraw/tokens: sampled tokens of rollouts
     that were discarded, per prompt; redraw/first_reward: mean reward before anything was replaced, which unlike the
@@ -40,14 +53,14 @@ def redrawn(
     slots = sampler.score(slots)
     flat, first_reward = groups.flat(slots)
     drawn: list[dict[int, int]] = []
-    discarded = 0
+    discarded: list[Slot] = []
     for row in substitutes.tolist():
         wanted = {group: row[group] for group in flat if row[group] >= 0}
         if not wanted:
             break
         drawn.append(wanted)
         own = groups.own(list(wanted))
-        discarded += sum(sampled_tokens(slots[t]) for t in own)
+        discarded += [slots[t] for t in own]
         fresh = sampler.score(sampler.grow([dataset[wanted[groups.first + t]] for t in own]))
         places = dict(zip(own, fresh, strict=True))
         slots = [places.get(t, slot) for t, slot in enumerate(slots)]
@@ -58,10 +71,10 @@ def redrawn(
         "redraw/share": (len(set().union(*replaced)), count),
         "redraw/drawn": (sum(map(len, replaced)), count),
         "redraw/left": (len(groups.own(flat)), count),
-        "redraw/tokens": (discarded, count),
+        "redraw/tokens": (sum(map(sampled_tokens, discarded)), count),
         "redraw/first_reward": (0.0, 0) if math.isnan(first_reward) else (first_reward, 1),
     }
-    return slots, sums, drawn
+    return Redrawn(slots, drawn, discarded, sums)
 
 
 def sampled_tokens(slot: Slot) -> int:

@@ -45,9 +45,10 @@ def roll_out(trainer, engine) -> RolledOut:
     rows, sums = None, {}
     if generation.substitutes is not None:
         dataset, step = trainer.train_dataset, trainer.state.global_step
-        slots, sums, drawn = redrawn(slots, sampler, groups_of(trainer), generation.substitutes, dataset)
+        found = redrawn(slots, sampler, groups_of(trainer), generation.substitutes, dataset)
+        slots, sums, generation.discarded = found.slots, found.sums, [slot.tree for slot in found.discarded]
         if trainer.accelerator.is_main_process:
-            note_drawn(args.output_dir, step, drawn, dataset)
+            note_drawn(args.output_dir, step, found.drawn, dataset)
     elif policy.extends:
         draw = Draw(args.seed, generation_number(trainer))
         slots, rows, sums = grown(slots, sampler, groups_of(trainer), args.further_answers, draw)
