@@ -73,7 +73,9 @@ def make_rows(config, sizes: dict):
     ids += draw(sizes["text_tokens"] - half)
     patch = 3 * config.vision_config.temporal_patch_size * config.vision_config.patch_size**2
     media = {"pixel_values": torch.randn(grid * grid, patch), "image_grid_thw": torch.tensor([[1, grid, grid]])}
-    positions = Qwen2_5VLModule(config)._positions(ids, media)
+    module = Qwen2_5VLModule(config)
+    module.processor = build_processor()
+    positions = module._positions(ids, media)
     prompt = EncodedPrompt(ids, positions, int(positions.max()) + 1, media, media_key="picture")
     thoughts = [draw(sizes["thought"]) for _ in range(sizes["think_num"])]
     return prompt, [thought + draw(sizes["answer"]) for thought in thoughts for _ in range(sizes["answer_num"])]
