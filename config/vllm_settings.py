@@ -8,6 +8,7 @@ import torch
 
 from config.foreign import default_of
 from task.errors import UserError
+from trainer.engines.vllm.server_http import ServerHTTP, server_url
 
 INSTALL = "install it with bash scripts/setup.sh --extras vllm, and start the run with .venv-vllm/bin/python"
 COLOCATED = ("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_enable_sleep_mode")
@@ -17,16 +18,18 @@ WITHOUT_EFFECT = {
     "vllm_structured_outputs_regex": "what a policy samples is limited by its stop strings alone",
     "vllm_tensor_parallel_size": "each process has an engine of its own, for its own prompts",
     "vllm_group_port": "weights do not go through a process group of TRL's",
-    **dict.fromkeys(
-        ("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout"),
-        "there is no server (vllm_mode)",
-    ),
+}
+SERVER = ("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout")
+# vllm_mode -> the fields that the other mode reads, and why this one does not.
+OF_OTHER_MODE = {
+    "colocate": (SERVER, "there is no server (vllm_mode)"),
+    "server": (COLOCATED, "the server has its own; give them to scripts/vllm_server.py"),
 }
 CORRECTION = (
     "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
     "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap",
 )  # fmt: skip
-FIELDS = ("vllm_mode", *COLOCATED, *CORRECTION, *WITHOUT_EFFECT)
+FIELDS = ("vllm_mode", *COLOCATED, *SERVER, *CORRECTION, *WITHOUT_EFFECT)
 
 
 def check_vllm(args) -> None:
@@ -38,12 +41,16 @@ def check_vllm(args) -> None:
             name = changed[0]
             raise UserError(f"{name}={getattr(args, name)!r} would have no effect: use_vllm is false; leave {name} out")
         return
+    if args.vllm_mode not in OF_OTHER_MODE:
+        raise UserError(f"vllm_mode={args.vllm_mode!r} is unknown: use 'colocate' or 'server'")
+    others, reason = OF_OTHER_MODE[args.vllm_mode]
+    idle = WITHOUT_EFFECT | dict.fromkeys(others, reason)
     for name in changed:
-        if name in WITHOUT_EFFECT:
-            reason = WITHOUT_EFFECT[name]
-            raise UserError(f"{name}={getattr(args, name)!r} would have no effect: {reason}; leave {name} out")
-    if args.vllm_mode != "colocate":
-        raise UserError(f"vllm_mode={args.vllm_mode!r} is not supported with rollout trees: use 'colocate'")
+        if name in idle:
+            raise UserError(f"{name}={getattr(args, name)!r} would have no effect: {idle[name]}; leave {name} out")
+    if args.vllm_mode == "server":
+        ServerHTTP(server_url(args), args.vllm_server_timeout)
+        return
     if not 0 < args.vllm_gpu_memory_utilization < 1:
         raise UserError(
             f"vllm_gpu_memory_utilization={args.vllm_gpu_memory_utilization} must be above 0 and below 1: it is the "

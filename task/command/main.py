@@ -22,6 +22,7 @@ COMMANDS = {
     "check": ("scripts/data/check.py", "checks manifests, records and media before training"),
     "convert": ("scripts/data/convert.py", "converts tables, conversations and public data sets to records"),
     "merge": ("scripts/merge_adapter.py", "merges an adapter into its base model"),
+    "vllm-server": ("scripts/vllm_server.py", "starts vLLM as a server that samples for training"),
     "smoke": ("scripts/smoke_test.py", "checks the task files and their rewards"),
     "new-task": ("scripts/new_task.py", "creates a task file from the template"),
 }
@@ -46,7 +47,7 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def _help() -> str:
-    lines = [f"  {name:<10} {about}" for name, (_, about) in COMMANDS.items()]
+    lines = [f"  {name:<12} {about}" for name, (_, about) in COMMANDS.items()]
     return "\n".join(["usage: grpo-ma COMMAND [arguments]", "", *lines, "", "grpo-ma COMMAND --help: its arguments"])
 
 

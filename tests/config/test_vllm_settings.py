@@ -6,7 +6,7 @@ import pytest
 
 from config import vllm_settings
 from config.grpo_config import GRPOConfig
-from config.vllm_settings import FIELDS
+from config.vllm_settings import COLOCATED, FIELDS, SERVER
 from task.errors import UserError
 
 OTHER = {  # another value of each field
@@ -29,9 +29,12 @@ OTHER = {  # another value of each field
     "vllm_server_timeout": 1.0,
 }
 REFUSED = {
-    "vllm_mode": "vllm_mode='server' is not supported with rollout trees: use 'colocate'",
     "vllm_enable_sleep_mode": "vLLM sleeps on a GPU only; leave it out",
     **dict.fromkeys(vllm_settings.WITHOUT_EFFECT, "would have no effect: .*; leave vllm_"),
+}
+BELONGS = {  # fields of one mode, and how the other refuses them
+    **{("colocate", name): r"there is no server \(vllm_mode\); leave vllm_" for name in SERVER},
+    **{("server", name): "give them to scripts/vllm_server.py; leave vllm_" for name in COLOCATED},
 }
 
 
@@ -56,10 +59,11 @@ def test_without_use_vllm_no_field_is_taken(tmp_path, name):
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", FIELDS)
-def test_with_use_vllm_a_field_is_taken_or_refused(tmp_path, installed, name):
-    settings = {"output_dir": str(tmp_path), "use_cpu": True, "use_vllm": True, name: OTHER[name]}
-    if name in REFUSED:
-        with pytest.raises(UserError, match=REFUSED[name]):
+@pytest.mark.parametrize("mode", ["colocate", "server"])
+def test_with_use_vllm_a_field_is_taken_or_refused(tmp_path, installed, mode, name):
+    settings = {"output_dir": str(tmp_path), "use_cpu": True, "use_vllm": True, "vllm_mode": mode, name: OTHER[name]}
+    if refused := BELONGS.get((mode, name), REFUSED.get(name)):
+        with pytest.raises(UserError, match=refused):
             GRPOConfig(**settings)
     else:
         assert GRPOConfig(**settings).use_vllm
@@ -83,3 +87,18 @@ def test_without_vllm_the_way_to_install_it_is_told(tmp_path, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *rest: None if name == "vllm" else find(name, *rest))
     with pytest.raises(UserError, match="vLLM is not installed here: install it with bash"):
         GRPOConfig(output_dir=str(tmp_path), use_cpu=True, use_vllm=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"vllm_mode": "both"}, "vllm_mode='both' is unknown: use 'colocate' or 'server'"),
+        ({"vllm_mode": "server", "vllm_server_timeout": 0.0}, "vllm_server_timeout=0.0 must be a finite number of sec"),
+        ({"vllm_mode": "server", "vllm_server_base_url": "node7:8000"}, "'node7:8000' is not the URL of a vLLM server"),
+        ({"vllm_mode": "server", "vllm_server_port": 0}, "'http://0.0.0.0:0' is not the URL of a vLLM server"),
+        ({"vllm_mode": "server", "vllm_server_port": 70000}, "0.0.0.0:70000' is not the URL of a vLLM server"),
+    ],
+)
+def test_a_server_that_cannot_be_is_refused(tmp_path, settings, sentence):
+    with pytest.raises(UserError, match=sentence):
+        GRPOConfig(output_dir=str(tmp_path), use_cpu=True, use_vllm=True, **settings)

@@ -15,9 +15,10 @@ from vllm.v1.engine.llm_engine import LLMEngine
 
 from task.errors import UserError
 from trainer.engines.requests import Request, Sampled
+from trainer.engines.vllm.arguments import entropy_id, extra_args
+from trainer.engines.vllm.engine_arguments import engine_arguments
 from trainer.engines.vllm.media import engine_input
 from trainer.engines.vllm.size import Size
-from trainer.engines.vllm.worker import entropy_id, extra_args
 
 
 class Colocated:
@@ -134,53 +135,3 @@ class Colocated:
             raise RuntimeError("vLLM kept its prefix cache, since requests are running while weights are replaced")
         self.engine.reset_encoder_cache()
         self.engine.reset_mm_cache()
-
-
-def engine_arguments(folder: str | Path, config, dtype: torch.dtype, size: Size) -> dict:
-    """Arguments of `vllm.EngineArgs` for a model whose config and processor are in `folder`."""
-    arguments = {
-        "model": str(folder),
-        "load_format": "dummy",
-        "dtype": str(dtype).removeprefix("torch."),
-        "seed": 0,
-        "max_model_len": size.max_length,
-        "max_num_seqs": size.rows,
-        "gpu_memory_utilization": size.memory,
-        "enable_prefix_caching": True,
-        "async_scheduling": False,  # a token decides whether its row ends, forks or calls a tool
-        "max_logprobs": 1,
-        "generation_config": "vllm",
-        "disable_log_stats": True,
-        "worker_extension_cls": "trainer.engines.vllm.worker.TreeWorker",
-    }
-    if hasattr(config, "vision_config"):
-        arguments |= {
-            "mm_processor_cache_gb": 0,
-            "mm_device_do_normalize": False,  # pixels come normalised, and would be normalised again
-        }
-    else:
-        arguments["skip_tokenizer_init"] = True
-    if not torch.cuda.is_available():
-        arguments |= on_a_cpu(config, size, dtype)
-    return arguments
-
-
-def on_a_cpu(config, size: Size, dtype: torch.dtype) -> dict:
-    """Without a GPU: no compilation, small blocks (128 by default), and a cache no larger than all rows can fill."""
-    text = config.get_text_config()
-    heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
-    width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-    token = 2 * text.num_hidden_layers * heads * width * dtype.itemsize
-    memory = size.memory * _machine_memory()
-    return {
-        "enforce_eager": True,
-        "block_size": 32,
-        "kv_cache_memory_bytes": int(min(memory, token * (size.max_length + 32) * size.rows)),
-        "skip_mm_profiling": True,
-    }
-
-
-def _machine_memory() -> int:
-    import psutil
-
-    return psutil.virtual_memory().total

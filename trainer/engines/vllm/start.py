@@ -7,6 +7,7 @@ import torch
 from task.errors import UserError
 from trainer.engines.serving import Serving, sends_adapter
 from trainer.engines.vllm.process_state import process_state_kept
+from trainer.engines.vllm.served import served
 from trainer.engines.vllm.size import Size
 
 ENVIRONMENT = {
@@ -58,16 +59,21 @@ def check_architecture(config) -> None:
             f"use_vllm: {type(config).__name__} has layers of kind {' and '.join(sorted(kinds))}, which vLLM computes "
             "differently or refuses: leave use_vllm out"
         )
-    if text is not config and config.model_type not in WITH_PICTURES:
-        raise UserError(
-            f"use_vllm: pictures are handed to vLLM for {' and '.join(WITH_PICTURES)}, and not for "
-            f"{config.model_type}: leave use_vllm out"
-        )
+    check_pictures(config)
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
     if not torch.cuda.is_available() and width not in CPU_HEADS:
         raise UserError(
             f"use_vllm: the attention heads have {width} dimensions, and vLLM on a CPU takes "
             f"{', '.join(map(str, CPU_HEADS))}: leave use_vllm out"
+        )
+
+
+def check_pictures(config) -> None:
+    """Raises UserError for a model whose pictures cannot be handed to vLLM."""
+    if config.get_text_config() is not config and config.model_type not in WITH_PICTURES:
+        raise UserError(
+            f"use_vllm: pictures are handed to vLLM for {' and '.join(WITH_PICTURES)}, and not for "
+            f"{config.model_type}: leave use_vllm out"
         )
 
 
@@ -79,6 +85,9 @@ def serving_of(trainer) -> Serving | None:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if getattr(model, "is_quantized", False) or getattr(model.config, "quantization_config", None) is not None:
         raise UserError("use_vllm: quantised weights cannot be sent to vLLM: leave use_vllm or the quantisation out")
+    if args.vllm_mode == "server":
+        check_pictures(model.config)
+        return served(trainer)
     dtype = compute_dtype(model, args)
     longest = args.max_prompt_length + args.max_completion_length
     longest = args.vllm_max_model_length or min(longest, model.config.get_text_config().max_position_embeddings)

@@ -9,15 +9,15 @@ entropies. This sampler takes the place of vLLM's (V1 model runner) and reads `D
 from __future__ import annotations
 
 import hashlib
-from dataclasses import fields
 
 import torch
 from torch import Tensor
 from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.sampler import Sampler as VLLMSampler
 
-from trainer.engines.requests import Draw, FirstToken
+from trainer.engines.requests import Draw
 from trainer.engines.sampling import Sampler, Sampling, draw, without_replacement
+from trainer.engines.vllm.arguments import cached_id, draw_of, entropy_id
 
 SHARED = ("top_p", "min_p", "repetition_penalty")  # settings that the rows of one call of `Sampler` share
 
@@ -33,8 +33,9 @@ class TreeWorker:
 class TreeSampler(VLLMSampler):
     """Samples one token per row as its request's `Draw` says.
 
-    With `logprobs=1` a token comes with two values: its own log-probability, and the entropy of its distribution in
-    the place of another token's (`entropy_id`).
+    A token comes with up to three values, as many as `logprobs` asks for and one more: its own log-probability, and in
+    the place of other tokens' the entropy of its distribution (`entropy_id`), and for a request's first token how many
+    of its ids were in the cache (`cached_id`).
     """
 
     def __init__(self, runner, forbidden_ids: list[int]):
@@ -56,9 +57,11 @@ class TreeSampler(VLLMSampler):
             sampled = self._sample(shared, own, *([of[row] for row in rows] for of in (requests, draws)))
             for values, found in zip((tokens, logprobs, entropies), sampled, strict=True):
                 values[rows] = found
-        ids = torch.stack((tokens, entropy_id(tokens, logits.shape[1])), 1).int()
+        cached = [0 if request.output_token_ids else request.num_computed_tokens for request in requests]
+        vocab_size = logits.shape[1]
+        ids = torch.stack((tokens, entropy_id(tokens, vocab_size), cached_id(tokens, vocab_size)), 1).int()
         ranks = torch.ones(len(logits), dtype=torch.long, device=logits.device)
-        values = torch.stack((logprobs, entropies), 1)
+        values = torch.stack((logprobs, entropies, torch.tensor(cached, dtype=torch.float32, device=logits.device)), 1)
         return SamplerOutput(tokens.int()[:, None], LogprobsTensors(ids, values, ranks))
 
     def _sample(self, shared: tuple, logits: Tensor, requests: list, draws: list[Draw]) -> tuple[Tensor, ...]:
@@ -99,21 +102,3 @@ def uniforms(seed: int, count: int) -> tuple[float, float]:
     """
     digest = hashlib.blake2b(seed.to_bytes(8, "big") + count.to_bytes(4, "big"), digest_size=16).digest()
     return tuple((int.from_bytes(half, "big") >> 11) / 2**53 for half in (digest[:8], digest[8:]))
-
-
-def entropy_id(token_id, vocab_size: int):
-    """Under which token's id the entropy is returned; a real one, since a detokeniser may look at it."""
-    return (token_id + 1) % vocab_size
-
-
-def extra_args(own: Draw) -> dict:
-    """A `Draw` as plain values, which also cross to another process."""
-    values = {field.name: getattr(own, field.name) for field in fields(Draw)}
-    if own.first is not None:
-        values["first"] = [own.first.race, own.first.rank, list(own.first.taken)]
-    return values
-
-
-def draw_of(values: dict) -> Draw:
-    first = values["first"]
-    return Draw(**values | {"first": first and FirstToken(first[0], first[1], tuple(first[2]))})

@@ -1,0 +1,160 @@
+"""Rollouts of one prompt with a picture on each engine, alternately in one process of one environment.
+
+    .venv-vllm/bin/python scripts/bench/engines.py --preset cpu --rounds 3 --json engines.json
+
+Sides: this project's engine and vLLM, each for a tree TkAm (k thoughts, m answers each); vLLM for as many separate
+completions as the tree has leaves, one request with n; and TRL 1.16's transformers generation for as many. vLLM gets
+the weights before each rollout, which empties its caches; this is timed apart. All rollouts reach their token limits,
+and every side encodes the picture anew.
+"""
+
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from _root import use_checkout
+
+ROOT = use_checkout()
+
+import torch
+from bench_cli import benchmark_parser, run
+from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
+from cases import FixedLengths, question_of_length, write_pictures
+from peft import get_peft_model
+from rollout import Ours, Stock
+from stock import SAMPLING, stock_trainer
+
+from model.qwen_module import Qwen2_5VLModule
+from trainer.engines.request_engine import RequestEngine
+from trainer.engines.requests import Request
+from trainer.engines.sampling import Sampling
+from trainer.engines.serving import Serving, sends_adapter
+from trainer.engines.vllm.size import Size
+from trainer.engines.vllm.start import lora_settings, start
+
+
+class OnVLLM:
+    """vLLM in this process, on the benchmark's prompt."""
+
+    def __init__(self, model, processor, prompt, preset: dict, length: int, rows: int):
+        module = Qwen2_5VLModule(model.config)
+        module.processor = processor
+        self.model, self.prompt, self.rows = model, prompt, rows
+        dtype = getattr(torch, preset["dtype"])
+        forbidden = {*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids}
+        more = lora_settings(model) if sends_adapter(model, dtype) else {}
+        size, eos = Size(len(prompt.ids) + length, rows=rows), module.eos_token_ids(processor)
+        self.requests = start(model.config, processor, dtype, size, eos, sorted(forbidden), **more)
+        self.serving = Serving(self.requests, dtype, shown=False)
+        self.engine = RequestEngine(self.requests, processor.tokenizer, Sampling(**SAMPLING), eos)
+
+    def sync(self) -> None:
+        with torch.no_grad():
+            self.serving.sync(self.model)
+
+    def tree(self, sizes: dict):
+        policy = FixedLengths(sizes["think_num"], sizes["answer_num"], sizes["thought"], sizes["answer"])
+        return self.engine.grow([self.prompt], policy, ["bench"])[0]
+
+    def separate(self, length: int) -> list[list[int]]:
+        """`rows` completions from one request, with vLLM's own sampler."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+        from vllm.v1.sample.sampler import Sampler
+
+        from trainer.engines.vllm.media import engine_input
+
+        ours = self._swap(Sampler())
+        try:
+            request = Request(f"flat {next(RequestEngine.names)}", self.prompt.ids, [(0, self.prompt)], length, None)
+            parameters = SamplingParams(
+                n=self.rows,
+                max_tokens=length,
+                min_tokens=length,
+                ignore_eos=True,
+                logprobs=0,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                **SAMPLING,
+            )
+            engine = self.requests.engine
+            given = engine_input(request, self.model.config, self.requests.version)
+            engine.add_request(request.name, given, parameters, lora_request=self.requests.lora)
+            while engine.has_unfinished_requests():
+                outputs = engine.step()
+            return [completion.token_ids for output in outputs for completion in output.outputs]
+        finally:
+            self._swap(ours)
+
+    def _swap(self, sampler):
+        """Exchanges the worker's sampler; returns the former one."""
+
+        def exchange(worker):
+            former, worker.model_runner.sampler = worker.model_runner.sampler, sampler
+            return former
+
+        return self.requests.engine.collective_rpc(exchange)[0]
+
+
+def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
+    processor = build_processor()
+    model = build_model(preset, processor)
+    write_to_the_limit(model, processor)
+    module = Qwen2_5VLModule(model.config)
+    module.processor = processor
+    image = write_pictures(folder, sizes["grid"], 1)[0]
+    question = question_of_length(module, image, sizes["text_tokens"] + 2)
+    K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
+    adapter = adapter_of(preset, model)
+    if adapter:
+        model = get_peft_model(model, adapter)
+    ours = Ours(model, processor, question, image)
+    rows = [{"question": question, "image": image}] * 2
+    stock = Stock(stock_trainer(model, processor, rows, K * M, length, preset, folder), question, image)
+    served = OnVLLM(model, processor, ours.prompt, preset, length, K * M)
+    clock, sampled = Clock(preset["device"]), {}
+    sides = {
+        "own engine": lambda: ours.tree(K, M, sizes),
+        "vllm trees": lambda: served.tree(sizes),
+        f"vllm n {K * M}": lambda: served.separate(length),
+        "trl generate": lambda: stock.rows(K * M, length),
+    }
+    for round_ in range(args.rounds + 1):
+        if round_ == 1:  # the first round warms up
+            clock = Clock(preset["device"])
+        for name, side in sides.items():
+            torch.manual_seed(round_)
+            model.eval()
+            if name.startswith("vllm"):
+                clock.run("sync", served.sync)
+            sampled[name] = clock.run(name, side)
+    return metrics(clock, sampled, served.engine.stats, len(ours.prompt.ids), K * M * length)
+
+
+def metrics(clock: Clock, sampled: dict, stats: dict, prompt_tokens: int, row_tokens: int) -> dict:
+    seconds = clock.medians()
+    tree, other = sampled["vllm trees"], sampled["own engine"]
+    assert tree.unique_tokens() == other.unique_tokens(), "both trees reach the limits"
+    flat = next(name for name in sampled if name.startswith("vllm n"))
+    for name in (flat, "trl generate"):
+        assert sum(map(len, sampled[name])) == row_tokens, f"{name} reaches the limits"
+    mine = seconds["vllm trees"]
+    counts = {name: stats[name] for name in ("requests", "sent_tokens", "cached_tokens", "computed_tokens")}
+    return {
+        "prompt_tokens": prompt_tokens,
+        "tree_tokens": tree.unique_tokens(),
+        "row_tokens": row_tokens,
+        **{f"{name.replace(' ', '_')}_s": value for name, value in seconds.items()},
+        "vllm_trees_of_own_engine": mine / seconds["own engine"],
+        "vllm_trees_of_vllm_flat": mine / seconds[flat],
+        "vllm_trees_of_trl_generate": mine / seconds["trl generate"],
+        **counts,
+    }
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as folder:
+        run(benchmark_parser(__doc__, rounds=3), lambda *given: measure(*given, Path(folder)))

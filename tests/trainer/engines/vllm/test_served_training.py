@@ -1,0 +1,82 @@
+"""Training with `vllm_mode` server, on a stand-in that samples from the weights it is sent."""
+
+import pytest
+import torch
+from fake_vllm import ServedModel, fake_vllm
+from trainer_cases import logged, text_trainer, weights
+
+from trainer.engines.vllm.server_http import ServerError
+
+SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 20.0, "save_strategy": "steps"}
+SERVED |= {"save_steps": 1, "max_steps": 3, "learning_rate": 0.3}
+SERVED |= {"max_prompt_length": 100, "max_thought_length": 6, "max_answer_length": 4}
+
+
+@pytest.fixture
+def server(tiny_text):
+    with fake_vllm(ServedModel(tiny_text[1])) as (fake, url):
+        fake.url = url
+        yield fake
+
+
+def trainer_of(tiny_text, folder, server, **changes):
+    return text_trainer(tiny_text, folder, rows=4, **SERVED, vllm_server_base_url=server.url, **changes)
+
+
+def test_the_server_samples_from_the_weights_of_each_step(tiny_text, tmp_path, server, capsys):
+    trainer = trainer_of(tiny_text, tmp_path, server)
+    start = weights(trainer)
+    trainer.train()
+    assert max((value - start[name]).abs().max() for name, value in weights(trainer).items()) > 1e-3
+    assert len(logged(trainer, "sampling/policy_gap_max")) == 3
+    assert max(logged(trainer, "sampling/policy_gap_max")) < 0.05, "forbidden tokens alone, which training counts"
+    assert server.version.endswith(":3") and server.calls.count("load_folder") == 3
+    assert not (tmp_path / "vllm_weights").exists()
+    assert "log-probs differ by at most" in capsys.readouterr().out
+
+
+FAULTS = {"dies": "does not answer", "weights": "sampled with the weights another:4"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS)
+def test_after_a_fault_the_run_goes_on_from_its_checkpoint_as_if_nothing_had_happened(
+    tiny_text, tmp_path, server, fault
+):
+    whole = trainer_of(tiny_text, tmp_path / "whole", server)
+    whole.train()
+    broken = trainer_of(tiny_text, tmp_path / "broken", server)
+    loads = server.calls.count("load_folder")
+    sound = server.receive
+
+    def receive(body):
+        server.fault = fault if server.calls.count("load_folder") == loads + 2 else None
+        return sound(body)
+
+    server.receive = receive
+    with pytest.raises(ServerError, match=FAULTS[fault] + ".*continue with --resume auto"):
+        broken.train()
+    assert broken.state.global_step == 1
+    server.receive, server.fault = sound, None
+    resumed = trainer_of(tiny_text, tmp_path / "broken", server)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "broken" / "checkpoint-1"))
+    assert resumed.state.global_step == 3
+    for name, value in weights(whole).items():
+        assert torch.equal(value, weights(resumed)[name]), name
+
+
+@pytest.mark.slow
+def test_weights_that_are_replaced_while_they_are_sampled_from_are_found_after_the_generation(
+    tiny_text, tmp_path, server
+):
+    trainer = trainer_of(tiny_text, tmp_path, server)
+    sound = server.events
+
+    def events(body):
+        yield from sound(body)
+        server.version = "another:1"
+
+    server.events = events
+    with pytest.raises(ServerError, match="another:1"):
+        trainer.train()
+    assert trainer.state.global_step == 0
