@@ -12,7 +12,7 @@ from config.model_config import GRPOModelConfig
         ({"lora_task_type": "SEQ_CLS"}, "lora_task_type='SEQ_CLS' is not supported"),
         ({"use_peft": False, "adapter_path": "runs/a"}, "use_peft=False trains all weights, but adapter_path names"),
         ({"freeze_vision": False}, "freeze_vision=False has no effect while LoRA is on the language model alone"),
-        ({"load_in_4bit": True, "use_peft": False}, "load_in_4bit=True quantises the weights that use_peft=False would"),
+        ({"load_in_4bit": True, "use_peft": False}, "load_in_4bit=True quantises the weights that"),
         ({"lora_alpha": 0}, "lora_alpha=0 must be above 0"),
         ({"lora_dropout": 1.0}, "lora_dropout=1.0 must be at least 0 and below 1"),
         ({"lora_dropout": -0.1}, "lora_dropout=-0.1 must be"),
