@@ -36,7 +36,7 @@ def train(tiny_model_dir, tmp_path, monkeypatch, capsys, one_thread):
         words = [word for name, value in fixed.items() for word in (f"--{name}", str(value))]
         monkeypatch.setattr(sys, "argv", ["train.py", *words, *flags])
         if tasks is not None:
-            monkeypatch.setattr(module, "load_tasks", lambda thought_end: tasks)
+            monkeypatch.setattr(module, "load_tasks", lambda **bound: tasks)
         status = 0
         try:
             module.main()

@@ -19,18 +19,19 @@ VERSIONS = ("torch", "transformers", "trl", "peft", "deepspeed")
 def model_card(trainer, model_name: str | None, dataset_name: str | None, tags: list[str]) -> ModelCard:
     """The card of a trainer's weights as they are now; scores are those of its last evaluation and last logged step."""
     args, state = trainer.args, trainer.state
+    method = getattr(args, "method", "sft")  # a warm start has no method
     base, adapter = trainer.model.config._name_or_path, hasattr(trainer.model, "peft_config")
     data = ModelCardData(
         base_model=base or None,
         library_name="peft" if adapter else "transformers",
         pipeline_tag="image-text-to-text" if hasattr(trainer.model.config, "vision_config") else "text-generation",
-        tags=sorted({*trainer._tag_names, args.method, *tags}),
+        tags=sorted({*getattr(trainer, "_tag_names", ()), method, *tags}),
     )
     what = "A LoRA adapter" if adapter else "Full weights"
     parts = [
         f"---\n{data.to_yaml()}\n---",
         f"# {model_name or Path(args.output_dir).resolve().name}",
-        f"{what} for `{base}`, trained with method `{args.method}` of GRPO-MA"
+        f"{what} for `{base}`, trained with method `{method}` of GRPO-MA"
         + (f" on `{dataset_name}`" if dataset_name else "")
         + f": {state.global_step} optimiser steps on {args.world_size} process(es).",
         "## Scores",
@@ -46,7 +47,8 @@ def model_card(trainer, model_name: str | None, dataset_name: str | None, tags: 
 def settings(args) -> dict[str, object]:
     """Name -> value of the settings that decide what is learnt, as far as they are set."""
     length = "max_steps" if args.max_steps > 0 else "num_train_epochs"
-    values = args.method_settings | {name: getattr(args, name) for name in (length, *LIBRARY_SETTINGS)}
+    library = {name: getattr(args, name, None) for name in (length, *LIBRARY_SETTINGS)}
+    values = getattr(args, "method_settings", {}) | library
     return {name: value for name, value in values.items() if value not in (None, False, [], {})}
 
 

@@ -39,6 +39,7 @@ LENGTHS = {
     "t": SimpleNamespace(
         compute_metrics=lambda predictions, **kw: {"gap": predictions[0]["length"], "steps": predictions[0]["length"]},
         metrics={"gap": "lower"},
+        thought_end="</think>",
     )
 }
 
