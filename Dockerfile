@@ -17,7 +17,16 @@ COPY scripts/setup.sh scripts/
 COPY config/ config/
 ARG EXTRAS=math,search
 RUN --mount=type=cache,target=/root/.cache/pip bash scripts/setup.sh --extras "$EXTRAS"
-COPY . .
+COPY config/ config/
+COPY dataset/ dataset/
+COPY docs/ docs/
+COPY metadata/ metadata/
+COPY model/ model/
+COPY scripts/ scripts/
+COPY task/ task/
+COPY tests/ tests/
+COPY trainer/ trainer/
+COPY Makefile train.py ./
 RUN .venv/bin/python -m pip install --no-deps --no-input --editable .
 ENV PATH=/grpo-ma/.venv/bin:$PATH PYTHONUNBUFFERED=1
 CMD ["bash", "scripts/run_grpo_lora.sh", "--help"]

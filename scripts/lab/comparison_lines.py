@@ -102,11 +102,13 @@ def recipe_for(line: Line, recipe: dict, prompts: int | None) -> tuple[dict, dic
     if flags["method"] != recipe.get("method", "grpo_ma"):
         inherited = {"num_generations": base_leaves, "max_completion_length": base_length}
         flags = {name: value for name, value in inherited.items() if name not in size.derived} | flags
-        lacking = {"max_thought_length", "max_answer_length"} - recipe.keys() - flags.keys()
-        if flags["method"] == "grpo_ma" and lacking:
+        of_method = SETTINGS[flags["method"]].fields
+        own = {field.name for field in fields(of_method)} if of_method else set()
+        lacking = own & {"max_thought_length", "max_answer_length"} - recipe.keys() - flags.keys()
+        if lacking:
             raise UserError(
-                f"line {line.name}: the recipe has no {' and '.join(sorted(lacking))}: take a recipe of grpo_ma, or "
-                "add them with --set"
+                f"line {line.name}: the recipe has no {' and '.join(sorted(lacking))}: take a recipe of "
+                f"{flags['method']}, or add them with --set"
             )
     leaves, _ = sizes({key: value for key, value in recipe.items() if key not in size.derived} | flags)
     return recipe, flags | {"per_device_train_batch_size": prompts * leaves}

@@ -93,7 +93,7 @@ def test_third_party_imports_are_required(described):
     imported = set()
     for folder in ours:
         for path in (ROOT / folder).rglob("*.py"):
-            if path.name.endswith("_judge.py"):  # read only by a worker process of their own, packages of an extra
+            if path.name.endswith("_judge.py") or "vllm" in path.parts:  # read only where an extra is installed
                 continue
             imported |= set(re.findall(r"^(?:import|from) ([A-Za-z_0-9]+)", path.read_text(encoding="utf-8"), re.M))
     third_party = imported - ours - set(sys.stdlib_module_names)

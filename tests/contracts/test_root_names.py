@@ -15,6 +15,7 @@ FILES = {
     "README.md",
     "NOTICE",
     "LICENSE",
+    "Dockerfile",
     "Makefile",
     ".gitignore",
 }

@@ -45,6 +45,12 @@ def test_the_image_has_the_cuda_of_the_torch_wheels():
         assert (image.major, image.minor) == Version(built_for).release[:2]
 
 
+def test_the_image_has_every_folder_of_the_checkout():
+    copied = {source.strip("/") for line in re.findall(r"^COPY (.+) \S+$", TEXT, re.M) for source in line.split()}
+    folders = {path.name for path in ROOT.iterdir() if (path / "__init__.py").exists()}
+    assert folders | {"scripts", "metadata", "tests", "docs", "train.py"} <= copied
+
+
 def test_commands_name_files_of_the_checkout():
     for script in re.findall(r"scripts/\S+?\.sh", TEXT):
         assert (ROOT / script).exists(), script

@@ -29,7 +29,7 @@ def choose_sizes(parsed, names: list[str], rows: int | None, locate=str) -> dict
     """
     script, args, model_args = parsed
     asked = " and ".join(f"{name}=auto" for name in names)
-    if args.method != "grpo_ma":
+    if not {"think_num", "answer_num"} <= args.method_settings.keys():
         raise UserError(f"{asked}: {args.method} has no thoughts and answers; leave it out")
     if args.world_size > 1:
         raise UserError(
@@ -70,10 +70,10 @@ def check_budget(script, args, provenance: dict[str, str]) -> None:
         )
     if script.budget_check < 0:
         raise UserError(f"budget_check={script.budget_check} must be at least 0")
-    if script.budget_check and (args.method != "grpo_ma" or args.answer_num < 2):
+    if script.budget_check and args.method_settings.get("answer_num", 1) < 2:
         raise UserError(
             f"budget_check={script.budget_check} needs the variance of a thought's answers, which method "
-            f"{args.method} with answer_num={args.answer_num} does not measure: leave it out"
+            f"{args.method} with answer_num={args.method_settings.get('answer_num', 1)} does not measure: leave it out"
         )
 
 
