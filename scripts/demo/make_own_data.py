@@ -2,41 +2,53 @@
 
     python scripts/demo/make_own_data.py my_data            # my_data/labels.csv and 40 pictures in my_data/pictures
 
-Each row of the spreadsheet has a picture, a question, its label and a reason, which becomes a thought.
+Each picture shows a coloured sign. Each row of the spreadsheet has a picture, a question, its label and a reason, which
+becomes the thought of a warm start.
 """
 
 import argparse
 import csv
 import sys
-from itertools import count
 from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageDraw
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from scripts.demo.make_scenes import draw, make_scene
+from scripts.demo.make_scenes import COLOURS
 
-SEED = 11  # of scenes that no other demo shows
+SEED = 11
+SIDES = (84, 112, 140)
+SHAPES = {"round": "ellipse", "square": "rectangle"}
 COLUMNS = ("picture", "prompt", "label", "reason")
 
 
+def make(index: int):
+    """(picture, shape, colour) number `index`: one sign on a light or dark wall."""
+    rng = np.random.default_rng([SEED, index])
+    size = tuple(int(side) for side in rng.choice(SIDES, 2))
+    wall = int(rng.integers(60, 230))
+    picture = Image.new("RGB", size, (wall, wall, wall))
+    width = int(rng.integers(36, 56))
+    left, top = (int(rng.integers(4, side - width - 4)) for side in size)
+    shape, colour = str(rng.choice(list(SHAPES))), str(rng.choice(list(COLOURS)))
+    draw = getattr(ImageDraw.Draw(picture), SHAPES[shape])
+    draw((left, top, left + width, top + width), fill=COLOURS[colour], outline=(20, 20, 20))
+    return picture, shape, colour
+
+
 def write(folder: Path, number: int) -> None:
-    """Writes `number` scenes, in which one object alone has its shape, and a question about its colour."""
+    """Writes `number` pictures and labels.csv."""
     (folder / "pictures").mkdir(parents=True, exist_ok=True)
-    scenes = (make_scene(SEED, index) for index in count())
     with open(folder / "labels.csv", "w", encoding="utf-8", newline="") as lines:
         rows = csv.writer(lines)
         rows.writerow(COLUMNS)
-        for place in range(number):
-            scene, colour, shape = next(found for scene in scenes if (found := _with_one_of_its_shape(scene)))
-            name = f"pictures/{place:03d}.png"
-            draw(scene).save(folder / name, optimize=True)
-            rows.writerow((name, f"Which colour is the {shape}?", colour, f"The {shape} is {colour}."))
-
-
-def _with_one_of_its_shape(scene):
-    """(scene, colour, shape) of its target, or None if another object has the same shape."""
-    (_, colour, shape), *others = scene.objects
-    return None if any(other == shape for *_, other in others) else (scene, colour, shape)
+        for index in range(number):
+            picture, shape, colour = make(index)
+            name = f"pictures/{index:03d}.png"
+            picture.save(folder / name, optimize=True)
+            rows.writerow((name, "Which colour is the sign?", colour, f"The {shape} sign is {colour}."))
 
 
 def main() -> None:

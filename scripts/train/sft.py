@@ -1,24 +1,25 @@
 """Fine-tunes a model to the format `<think>thought</think><answer>answer</answer>` on the manifests that RL uses.
 
-    python scripts/train/sft.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset data.yaml \\
+    python scripts/train/sft.py --model_name_or_path Qwen/Qwen2.5-VL-3B-Instruct --dataset_name data.yaml \\
         --output_dir runs/sft --num_train_epochs 1 --per_device_train_batch_size 4 --learning_rate 1e-4
 
 Every record needs a `thought` (a string) besides its question and answer; with `--empty_thought`, records without one
 get an empty thought. The answer is first converted to the task's frame (for a `processed` one, the model's own scale)
 and rounded to integers; a target that the task's own format reward does not accept is refused. The loss covers only the
 completion and the end-of-turn token; in an optimizer step it is the mean over all these tokens, however they are split
-into micro-batches and processes. `--resume_from_checkpoint auto` follows the rules of train.py (docs/training.md).
+into micro-batches and processes. `--resume auto` follows the rules of train.py (docs/training.md).
 
-LoRA (rank 64, language model only) is the default; `--lora_rank 0` trains all weights of the language model, with
-`--freeze_vision false` the vision tower's too. All flags of transformers.TrainingArguments work. The output folder
-contains the adapter (or the model) and the processor, for --adapter_path (or --model_name_or_path) of
-scripts/eval/eval.py and train.py. On several GPUs: `torchrun --nproc_per_node N
-scripts/train/sft.py ...`.
+Model and data have train.py's flags. LoRA (rank 64, language model only) is the default; `--use_peft false` trains all
+weights of the language model, with `--freeze_vision false` the vision tower's too. A model of less than 100 MB, such as
+the demo's, is trained with all weights, at a higher rate and for at least 100 steps, unless flags say otherwise. All
+flags of transformers.TrainingArguments work. The output folder contains the adapter (or the model) and the processor,
+for --adapter_path (or --model_name_or_path) of scripts/eval/eval.py and train.py. On several GPUs:
+`torchrun --nproc_per_node N scripts/train/sft.py ...`.
 """
 
 import json
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -28,21 +29,22 @@ ROOT = use_checkout()
 
 import torch
 import torch.nn.functional as F
-from peft import LoraConfig, get_peft_model
-from transformers import Trainer, TrainingArguments, set_seed
+from peft import get_peft_model
+from transformers import Trainer, set_seed
 
 from config.console import quiet_libraries
 from config.output import (
     already_through,
     begin_in,
     check_no_later,
+    check_output,
     check_reporters,
     checkpoint_to_resume,
     make_output,
     steps_left,
 )
 from config.parser import RecipeParser
-from config.ranges import check_library_ranges
+from config.warm_start import WarmStartArguments, WarmStartModelConfig, WarmStartTraining, fit_to_size
 from dataset.dataset_grpo import build_dataset, load_media, read_row
 from dataset.manifest import print_sources, read_manifests
 from model.loading import coordinate_frame_of, load_policy
@@ -50,64 +52,15 @@ from task.errors import UserError, library_refusals
 from task.own_tasks import use_task_dir
 from task.parsing.answers import thought_tags
 from task.rewards.router import reward_arguments
-from task.task_loader import MODEL_FRAMES, Task, load_tasks
+from task.task_loader import Task, load_tasks
 from trainer.arguments import check_opened_thought
+from trainer.logs.progress import show_short_progress
 from trainer.run.checkpoints import WholeCheckpoints
 from trainer.run.faults import StepError
 from trainer.run.layout import LayoutCheck
-from trainer.run.precision import train_in_float32
+from trainer.run.precision import cast_frozen, dtype_to_load, train_in_float32
 
 IGNORED = -100
-
-
-@dataclass
-class SFTArguments:
-    """Model and data of a warm start."""
-
-    model_name_or_path: str = field(metadata={"help": "model to start from"})
-    dataset: list[str] = field(metadata={"help": "one or more YAML manifests"})
-    task_dir: str | None = field(default=None, metadata={"help": "folder of your own task files (or GRPO_MA_TASKS)"})
-    image_root: str | None = field(default=None, metadata={"help": "folder that relative media paths start from"})
-    thought_end: str = field(default="</think>", metadata={"help": "closing tag of a thought"})
-    empty_thought: bool = field(default=False, metadata={"help": "give records without a thought an empty one"})
-    lora_rank: int = field(default=64, metadata={"help": "LoRA rank, alpha is twice it; 0: full fine-tuning"})
-    freeze_vision: bool = field(default=True, metadata={"help": "with --lora_rank 0: keep the vision tower frozen"})
-    dtype: str | None = field(
-        default=None, metadata={"help": "dtype of the weights; default bfloat16 for LoRA on a GPU, else float32"}
-    )
-    coordinate_frame: str | None = field(
-        default=None,
-        metadata={"help": "scale of the model's coordinates (default: the family's)", "choices": list(MODEL_FRAMES)},
-    )
-    chat_template_kwargs: str | None = field(
-        default=None, metadata={"help": "JSON object of switches of the chat template"}
-    )
-    max_pixels: int | None = field(
-        default=None, metadata={"help": "maximum pixels per picture after resizing (default: the processor's)"}
-    )
-    min_pixels: int | None = field(default=None, metadata={"help": "minimum pixels per picture after resizing"})
-
-
-@dataclass
-class SFTTrainingArguments(TrainingArguments):
-    """transformers.TrainingArguments with the defaults of a LoRA warm start."""
-
-    learning_rate: float = field(default=1e-4, metadata={"help": "peak learning rate"})
-    logging_steps: float = field(default=5, metadata={"help": "steps between two lines of the log"})
-    bf16: bool | None = field(default=None, metadata={"help": "bfloat16 mixed precision; default: on a GPU"})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "must stay false: the rows are raw records"})
-
-    def __post_init__(self) -> None:
-        if self.bf16 is None:
-            self.bf16 = torch.cuda.is_available() and not self.fp16
-        super().__post_init__()
-        check_library_ranges(self)
-
-    @property
-    def data_order(self) -> dict:
-        """What a step's place in the data follows from, beside the seeds and the number of records."""
-        rows = self.per_device_train_batch_size * self.gradient_accumulation_steps
-        return {"records per process and step": rows, "dataloader_drop_last": self.dataloader_drop_last}
 
 
 def check_thoughts(rows, empty_thought: bool, thought_end: str) -> None:
@@ -200,11 +153,12 @@ class Collator:
 class WarmStart(WholeCheckpoints, Trainer):
     """transformers.Trainer whose loss is the mean over an optimizer step's tokens, with complete checkpoints."""
 
-    def __init__(self, module, model, training: SFTTrainingArguments, **kwargs):
+    def __init__(self, module, model, training: WarmStartTraining, **kwargs):
         super().__init__(model, training, compute_loss_func=self._token_mean, **kwargs)
         train_in_float32(self.model, training)
         self.module, self.memory = module, {}
         self.add_callback(LayoutCheck(self))
+        show_short_progress(self)
 
     def _token_mean(self, outputs, labels, num_items_in_batch=None) -> torch.Tensor:
         """Summed cross-entropy of a micro-batch, over the trained tokens of the step on all processes."""
@@ -219,74 +173,112 @@ class WarmStart(WholeCheckpoints, Trainer):
         return loss
 
 
-def build_trainer(args: SFTArguments, training: SFTTrainingArguments) -> WarmStart:
-    """The trainer, ready to run. UserError for a user's mistake."""
-    set_seed(training.seed)
-    frame = coordinate_frame_of(args.model_name_or_path, given=args.coordinate_frame)
-    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
+def load_rows(args: WarmStartArguments, training: WarmStartTraining, tasks: dict):
+    """(training rows, held-out rows or None), whose thoughts are checked."""
+    paths = [[locate(path) for path in names] for names in (args.dataset_name, args.eval_dataset_name)]
+    if not paths[0]:
+        raise UserError("no training data: give --dataset_name MANIFEST.yaml, or a record file (metadata/README.md)")
+    if training.eval_strategy != "no" and not paths[1]:
+        raise UserError(f"eval_strategy={training.eval_strategy} needs held-out records: give --eval_dataset_name")
     seed = training.data_seed if training.data_seed is not None else training.seed
     if training.process_index == 0:
-        print_sources(read_manifests(args.dataset, args.image_root))
-    rows = build_dataset(args.dataset, tasks, seed=seed, image_root=args.image_root)
-    check_thoughts(rows, args.empty_thought, args.thought_end)
+        print_sources(read_manifests(paths[0] + paths[1], args.image_root))
+    built = [build_dataset(names, tasks, seed=seed, image_root=args.image_root) if names else None for names in paths]
+    for rows in filter(None, built):
+        check_thoughts(rows, args.empty_thought, args.thought_end)
+    return built
+
+
+def build_trainer(
+    args: WarmStartArguments, model_args: WarmStartModelConfig, training, tasks, frame, rows
+) -> WarmStart:
+    """The trainer, ready to run. UserError for a user's mistake."""
+    set_seed(training.seed)
+    dtype = model_args.resolve_dtype(training.bf16)
     module, model, processor = load_policy(
-        args.model_name_or_path,
-        dtype=args.dtype or ("bfloat16" if torch.cuda.is_available() and args.lora_rank else "float32"),
-        attn_implementation="sdpa",
-        min_pixels=args.min_pixels,
-        max_pixels=args.max_pixels,
+        model_args.model_name_or_path,
+        adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
+        dtype=dtype_to_load(dtype, training, adapter=model_args.use_peft),
+        attn_implementation=model_args.attn_implementation or "sdpa",
+        min_pixels=model_args.min_pixels,
+        max_pixels=model_args.max_pixels,
         coordinate_frame=frame,
         chat_template_kwargs=args.chat_template_kwargs,
+        revision=model_args.model_revision,
+        trust_remote_code=training.trust_remote_code,
+        trainable=True,
     )
+    make_output(training.output_dir)  # not before: a wrong path of a model leaves no folder behind
     check_opened_thought(args.thought_end, module)
-    if args.lora_rank:
-        targets = module.lora_target_modules(model)
-        lora = LoraConfig(
-            r=args.lora_rank, lora_alpha=2 * args.lora_rank, target_modules=targets, task_type="CAUSAL_LM"
-        )
+    module.freeze(model, model_args.freeze_vision)
+    if not model_args.use_peft:
+        cast_frozen(model, dtype)
+    elif not model_args.adapter_path:
         with library_refusals(ValueError, ImportError):
-            model = get_peft_model(model, lora)
-    else:
-        module.freeze(model, args.freeze_vision)
+            model = get_peft_model(model, model_args.lora(module, model))
     collator = Collator(module, getattr(processor, "tokenizer", processor), tasks)
     if training.n_gpu > 1:  # DataParallel would split the pictures of a batch
         training._n_gpu = 1
+    training.prediction_loss_only = True
     with library_refusals(ValueError, ImportError):
         return WarmStart(
-            module, model, training, data_collator=collator, train_dataset=rows, processing_class=processor
+            module,
+            model,
+            training,
+            data_collator=collator,
+            train_dataset=rows[0],
+            eval_dataset=rows[1],
+            processing_class=processor,
         )
 
 
 def main(argv: list[str] | None = None) -> int:
     quiet_libraries()
-    args, training = RecipeParser((SFTArguments, SFTTrainingArguments)).parse(argv)
+    parser = RecipeParser((WarmStartArguments, WarmStartModelConfig, WarmStartTraining))
+    args, model_args, training = parser.parse(argv)
+    if parser.dry_run:
+        print("dry run: names, types and ranges hold; device, data and hub were not looked at")
+        return 0
     try:
-        use_task_dir(args.task_dir)
-        make_output(training.output_dir)
-        check_reporters(training.report_to)
-        args.dataset = [locate(path) for path in args.dataset]
-        args.model_name_or_path = locate(args.model_name_or_path)
-        checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
-        check_no_later(training.output_dir, checkpoint)
-        with training.main_process_first(local=False):
-            begin_in(training.output_dir, checkpoint, training.resume_from_checkpoint)
-        if checkpoint and not steps_left(checkpoint, training.max_steps, training.num_train_epochs):
-            already_through(checkpoint, training)
-            return 0
-        trainer = build_trainer(args, training)
-        fault = checkpoint and trainer.resume_fault(checkpoint)
-        if fault:
-            raise UserError(f"{checkpoint}: {fault}: go on as it was started, or begin anew in another output_dir")
-        with library_refusals(ValueError, TypeError, ImportError, checking=lambda: trainer.lr_scheduler is None):
-            trainer.train(resume_from_checkpoint=checkpoint)
-        if trainer.state.global_step == 0:
-            raise UserError("no step was trained, nothing is saved: raise max_steps or num_train_epochs")
-        trainer.save_final()
+        status = run(args, model_args, training, parser.provenance)
     except (UserError, OSError) as error:
         print(f"sft.py: {error}", file=sys.stderr)
         return 2
+    return status
+
+
+def run(args, model_args, training, given) -> int:
+    """Trains and saves; 0. UserError or OSError for a user's mistake."""
+    use_task_dir(args.task_dir)
+    check_output(training.output_dir)
+    check_reporters(training.report_to)
+    model_args.model_name_or_path = locate(model_args.model_name_or_path)
+    source = {"revision": model_args.model_revision, "trust_remote_code": training.trust_remote_code}
+    frame = coordinate_frame_of(model_args.model_name_or_path, given=model_args.coordinate_frame, **source)
+    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
+    rows = load_rows(args, training, tasks)
+    fitted = fit_to_size(model_args, training, len(rows[0]), given)
+    if fitted and training.process_index == 0:
+        print(f"defaults for a model of less than 100 MB: {', '.join(fitted)}")
+    checkpoint = checkpoint_to_resume(training.resume_from_checkpoint, training.output_dir)
+    check_no_later(training.output_dir, checkpoint)
+    with training.main_process_first(local=False):
+        begin_in(training.output_dir, checkpoint, training.resume_from_checkpoint)
+    if checkpoint and not steps_left(checkpoint, training.max_steps, training.num_train_epochs):
+        already_through(checkpoint, training)
+        return 0
+    trainer = build_trainer(args, model_args, training, tasks, frame, rows)
+    fault = checkpoint and trainer.resume_fault(checkpoint)
+    if fault:
+        raise UserError(f"{checkpoint}: {fault}: go on as it was started, or begin anew in another output_dir")
+    with library_refusals(ValueError, TypeError, ImportError, checking=lambda: trainer.lr_scheduler is None):
+        trainer.train(resume_from_checkpoint=checkpoint)
+    if trainer.state.global_step == 0:
+        raise UserError("no step was trained, nothing is saved: raise max_steps or num_train_epochs")
+    trainer.save_final()
     if trainer.is_world_process_zero():
-        print(f"saved to {training.output_dir}")
+        name = "adapter_path" if model_args.use_peft else "model_name_or_path"
+        print(f"saved to {training.output_dir}, for --{name} of training and evaluation")
     return 0
 
 

@@ -27,6 +27,7 @@ SHOWN = {  # most important first: what exceeds WIDTH is left out
     "tokens/generated": "tokens",
     "variance/rho": "rho",
 }
+SPEEDS = ("_runtime", "_per_second")  # of evaluations
 SHARES = ("failed", "flat", "thought/unclosed_share")
 
 
@@ -65,6 +66,10 @@ class ShortProgress(ProgressCallback):
         if self.bars:
             super().on_step_end(args, state, control, **kwargs)
 
+    def on_prediction_step(self, args, state, control, **kwargs):
+        if self.bars:
+            super().on_prediction_step(args, state, control, **kwargs)
+
     def on_train_end(self, args, state, control, **kwargs):
         if self.bars:
             super().on_train_end(args, state, control, **kwargs)
@@ -90,14 +95,19 @@ def step_lines(logs: dict, step: int, steps: int) -> list[str]:
     known = logs | {"failed": _failed(logs), "flat": zero_spread(logs)}
     if "reward" not in logs and "loss" not in logs:
         known = {}
+    shown = SHOWN if "reward" in logs else {"loss": "loss"} | SHOWN  # a loss of RL says nothing
     metrics = [
         f"{label} {known[name]:.0%}" if name in SHARES else f"{label} {_short(known[name])}"
-        for name, label in SHOWN.items()
+        for name, label in shown.items()
         if known.get(name) is not None
     ]
     if metrics:
         return [_fitting(f"step {step}/{steps}:", metrics)]
-    evaluation = [f"{name.removeprefix('eval_')} {_short(value)}" for name, value in logs.items() if "eval_" in name]
+    evaluation = [
+        f"{name.removeprefix('eval_')} {_short(value)}"
+        for name, value in logs.items()
+        if "eval_" in name and not name.endswith(SPEEDS)
+    ]
     return [_fitting(f"step {step}/{steps} evaluation:", [one]) for one in evaluation]
 
 
