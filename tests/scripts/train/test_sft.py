@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 
 from dataset.dataset_grpo import build_dataset
 from model.loading import load_policy
+from model.registry import module_for
 from scripts.train import sft
 from task.task_loader import load_tasks
 
@@ -60,6 +61,22 @@ def test_labels_are_the_completion_in_the_processed_frame(manifest, collator, ti
         assert tokenizer.decode(batch["input_ids"][row, : where[0]]).endswith("<|im_start|>assistant\n")
         steps = batch["position_ids"][:, row, where[0] - 1 : where[-1] + 1].diff()
         assert torch.equal(steps, torch.ones_like(steps))
+
+
+def test_targets_are_on_the_models_scale_and_go_on_inside_a_thought_that_the_template_opened(
+    manifest, tiny_model_dir, monkeypatch
+):
+    module = module_for(tiny_model_dir)
+    processor = module.load_processor(str(tiny_model_dir))
+    opening = "{% if add_generation_prompt %}{{ '<think>\\n' }}{% endif %}"
+    monkeypatch.setattr(processor, "chat_template", processor.chat_template + opening)
+    tasks = load_tasks(coordinate_frame="norm1000")
+    batch = sft.Collator(module, processor.tokenizer, tasks)(list(build_dataset(manifest, tasks))[:1])
+    labels, ids = batch["labels"][0], batch["input_ids"][0]
+    learnt = processor.tokenizer.decode(labels[labels != sft.IGNORED])
+    assert learnt == f"{SHORT}</think><answer>[[100, 222], [500, 500]]</answer><|im_end|>"
+    prompt = processor.tokenizer.decode(ids[labels == sft.IGNORED])
+    assert prompt.endswith("<|im_start|>assistant\n<think>\n") and "0 to 1000" in prompt
 
 
 def test_padding_changes_no_loss(manifest, collator, tiny_vlm):
