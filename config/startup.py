@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container
 
 from config.methods import SETTINGS
@@ -15,16 +16,27 @@ SHARED = (
 )  # fmt: skip
 
 
-def print_run(model: str, data: list[str], args, rewards: dict[str, float]) -> None:
+def print_run(model: str, data: list[str], args, rewards: dict[str, float], prompts: int) -> None:
     """Model, training data, output folder, length and reward weights: what a run is, one line each.
 
-    `rewards`: name of each reward function -> its weight.
+    Args:
+        rewards: name of each reward function -> its weight.
+        prompts: number of training prompts.
     """
-    steps = f"{args.max_steps:,}" if args.max_steps > 0 else f"as many as {args.num_train_epochs:g} epochs have"
+    if args.max_steps > 0:
+        steps = f"{args.max_steps:,}"
+    else:
+        steps = f"{steps_of_epochs(args, prompts):,} ({args.num_train_epochs:g} epochs of {prompts:,} prompts)"
     weights = ", ".join(f"{name} x {weight:g}" for name, weight in rewards.items())
     facts = {"model": model, "data": ", ".join(data), "output_dir": args.output_dir, "steps": steps, "rewards": weights}
     for name, value in facts.items():
         print(f"  {name:<28} {value}")
+
+
+def steps_of_epochs(args, prompts: int) -> int:
+    """Optimiser steps of `num_train_epochs` over so many prompts, of which an epoch uses whole generations."""
+    together = args.prompts_per_generation * (1 if args.sync_prompt_across_ranks else args.world_size)
+    return math.ceil(args.num_train_epochs * (prompts // together) * args.window)
 
 
 def print_settings(args, provenance: dict[str, str], without: Container[str] = ()) -> None:

@@ -275,7 +275,7 @@ def run(args, model_args, training, given) -> int:
         trainer.train(resume_from_checkpoint=checkpoint)
     if trainer.state.global_step == 0:
         raise UserError("no step was trained, nothing is saved: raise max_steps or num_train_epochs")
-    trainer.save_final()
+    trainer.save_final(" ".join(args.dataset_name))
     if trainer.is_world_process_zero():
         name = "adapter_path" if model_args.use_peft else "model_name_or_path"
         print(f"saved to {training.output_dir}, for --{name} of training and evaluation")

@@ -286,12 +286,29 @@ class TestParser:
 def test_the_start_up_table_names_model_data_folder_steps_and_reward_weights(parse, capsys):
     (_, args, _), _ = parse("max_steps: 1200\n")
     capsys.readouterr()
-    print_run("some/model", ["a.yaml", "b.yaml"], args, {"format_reward": 1.0, "accuracy_reward": 0.5})
+    print_run("some/model", ["a.yaml", "b.yaml"], args, {"format_reward": 1.0, "accuracy_reward": 0.5}, prompts=10)
     table = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines())
     assert table == {
         "model": "some/model", "data": "a.yaml, b.yaml", "output_dir": args.output_dir, "steps": "1,200",
         "rewards": "format_reward x 1, accuracy_reward x 0.5",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("recipe", "steps"),
+    [
+        ("num_train_epochs: 3\n", "30 (3 epochs of 10 prompts)"),
+        ("num_train_epochs: 1.5\nsteps_per_generation: 4\n", "12 (1.5 epochs of 10 prompts)"),
+        (
+            "num_train_epochs: 2\nsteps_per_generation: 2\ngradient_accumulation_steps: 2\n",
+            "10 (2 epochs of 10 prompts)",
+        ),
+    ],
+)
+def test_the_start_up_table_gives_the_steps_of_the_epochs(parse, capsys, recipe, steps):
+    (_, args, _), _ = parse(recipe)
+    print_run("some/model", ["a.yaml"], args, {}, prompts=10)
+    assert steps in capsys.readouterr().out
 
 
 def test_the_start_up_table_marks_where_each_value_comes_from(parse, capsys):

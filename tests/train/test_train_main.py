@@ -209,3 +209,12 @@ def test_an_extra_reward_is_given_records_and_is_logged(train, tmp_path, monkeyp
     log = [json.loads(line) for line in (tmp_path / "out" / "log.jsonl").read_text().splitlines()]
     (value,) = (entry["rewards/numbered/mean"] for entry in log if "rewards/numbered/mean" in entry)
     assert value in (pytest.approx(0.3), pytest.approx(0.4))
+
+
+@pytest.mark.slow
+def test_the_start_up_table_gives_the_steps_that_the_epochs_have(train):
+    flags = ["--max_steps", "-1", "--num_train_epochs", "2", "--steps_per_generation", "2"]
+    status, said, errors = train([record(0), record(1), record(2)], *flags)
+    assert status == 0, errors
+    assert "steps                        4 (2 epochs of 3 prompts)" in said
+    assert "step 4/4:" in said
