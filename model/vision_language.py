@@ -139,7 +139,9 @@ class VisionLanguageModule(VLMModule):
             raise UserError(f"{len(videos)} videos, but the processor of {self.config.model_type} takes pictures only.")
         given = {"images": images} if images else {}
         if videos:
-            given |= {"videos": videos, "video_metadata": [_sampling(video) for video in videos]}
+            # Some processors would sample once more from the frames that the dataset has sampled.
+            given |= {"videos": videos, "do_sample_frames": False}
+            given["video_metadata"] = [_sampling(video) for video in videos]
         encoded = self._processed(self.render(messages), **given)
         sizes = [image.size for image in images] + [_frame_size(video) for video in videos]
         return self._encoded(encoded["input_ids"][0].tolist(), self._media_of(encoded), sizes, "the prompt")
@@ -280,17 +282,28 @@ class VisionLanguageModule(VLMModule):
         """The features of several items in the form in which the model's own towers return them."""
         if features[0].dim() == 2:
             return BaseModelOutputWithPooling(pooler_output=tuple(features))
-        return BaseModelOutputWithPooling(pooler_output=joined([{"": each} for each in features])[""])
+        return BaseModelOutputWithPooling(pooler_output=torch.cat([each.flatten(0, -2) for each in features])[None])
 
     def batch_media(self, prompts, device=None):
         prompts = [prompt for prompt in prompts if prompt.media]
         if not any(prompt.features for prompt in prompts):
-            media = joined([prompt.media for prompt in prompts])
+            media = joined(self._one_length([prompt.media for prompt in prompts]))
             return {key: on_device(values, device) for key, values in media.items() if key != "placeholders"}
         assert all(prompt.features for prompt in prompts), "some prompts have features, others have pixels"
         kinds = dict.fromkeys(kind for prompt in prompts for kind in prompt.features)
         found = {kind: [item for prompt in prompts for item in prompt.features.get(kind, ())] for kind in kinds}
         return {"mm_encoder_outputs": {kind: self._as_output(features) for kind, features in found.items()}}
+
+    def _one_length(self, parts: list[dict]) -> list[dict]:
+        """The media of a batch; UserError if no grid or mask would tell a model how many frames each video has."""
+        frames = {part["pixel_values_videos"].shape[1] for part in parts if "pixel_values_videos" in part}
+        if len(frames) > 1 and not any("video_grid_thw" in part for part in parts):
+            raise UserError(
+                f"videos of {', '.join(map(str, sorted(frames)))} frames are in one batch, and "
+                f"{self.config.model_type} takes videos of one length together: cut them to one number of frames, or "
+                "freeze the vision tower, which then encodes each by itself."
+            )
+        return parts
 
 
 def _bare(found: dict[str, set[str]]) -> set[str]:

@@ -83,12 +83,15 @@ def assert_nothing_recomputed(engine):
         assert engine.stats["recomputed_tokens"] == 0
 
 
-def assert_dense(setup, prompt, tree, atol=1e-4, temperature=None):
-    """Every sampled node of every leaf's path has the log-probabilities of a pass from scratch."""
+def assert_dense(setup, prompt, tree, atol=1e-4, temperature=None) -> float:
+    """Every sampled node of every leaf's path has the log-probabilities of a pass from scratch; the largest gap."""
+    largest = 0.0
     nodes = [tree.nodes[i] for leaf in tree.leaves() for i in tree.path(leaf)]
     for node, wanted in zip(nodes, dense(setup, prompt, tree, temperature), strict=True):
         if node.sampled:
             torch.testing.assert_close(torch.tensor(node.logprobs), wanted, atol=atol, rtol=0)
+            largest = max(largest, (torch.tensor(node.logprobs) - wanted).abs().max().item())
+    return largest
 
 
 def assert_sound(tree, eos_ids):

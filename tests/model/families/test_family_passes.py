@@ -3,6 +3,7 @@
 import copy
 import functools
 import importlib.util
+import re
 import warnings
 
 import pytest
@@ -14,6 +15,7 @@ from packing_cases import assert_same_gradients, gradients
 from picture_cases import noise
 from trl.trainer.utils import add_fused_lm_head
 
+from model.vlm_module import TOWERS
 from task.errors import UserError
 from trainer.logprobs.forward import RowForward
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
@@ -22,6 +24,12 @@ from trainer.rollout import Rollout
 LACKING = {name for name, case in FAMILIES.items() if case.extra and not importlib.util.find_spec(case.extra)}
 NAMES = [pytest.param(name, marks=pytest.mark.skipif(name in LACKING, reason="lacks a package")) for name in FAMILIES]
 family = pytest.mark.parametrize("name", NAMES)
+
+
+class Clip(list):
+    """Frames, sampled more densely than any family's processor would sample them."""
+
+    fps = 8.0
 
 
 @functools.cache
@@ -59,12 +67,57 @@ def test_a_prompt_is_what_the_library_makes_of_it(name):
 
 
 @family
-def test_every_leaf_of_a_forked_tree_has_the_log_probs_of_a_row_of_its_own(name):
+def test_every_leaf_of_a_forked_tree_has_the_log_probs_of_a_row_of_its_own(name, record_property):
     module, _, processor = built(name)
     assert any(len(tree.leaves()) == 4 for tree in grown(name)[1]), "no tree has all its answers"
+    gaps = []
     for prompt, tree in zip(*grown(name), strict=True):
         assert_sound(tree, module.eos_token_ids(processor))
-        assert_dense(built(name), prompt, tree)
+        gaps.append(assert_dense(built(name), prompt, tree))
+    record_property("gap", max(gaps))
+
+
+@pytest.mark.parametrize("name", [param for param in NAMES if FAMILIES[param.values[0]].video])
+def test_a_tree_on_a_video_has_the_log_probs_of_plain_rows(name, record_property):
+    """All frames are seen, although some processors would sample from them again; a text is beside the clip."""
+    module, model, processor = built(name)
+    turn = [{"role": "user", "content": [{"type": "video", "index": 0}, {"type": "text", "text": "What moves?"}]}]
+    clips = [Clip(noise(seed + frame, 84, 56) for frame in range(6)) for seed in (0, 10)]
+    prompt, other = (module.encode(turn, videos=[clip]) for clip in clips)
+    whole = processor(
+        text=[module.render(turn)],
+        videos=[clips[0]],
+        video_metadata=[{"total_num_frames": 6, "fps": Clip.fps, "frames_indices": list(range(6))}],
+        do_sample_frames=False,
+        return_tensors="pt",
+    )
+    assert prompt.ids == whole["input_ids"][0].tolist()
+    prompts = [prompt, prompts_of(module)[0]]
+    trees = grow(engine(built(name)), prompts, ThoughtAnswerPolicy(2, 2, 8, 4, THOUGHT_END))
+    record_property("gap", max(assert_dense(built(name), *pair) for pair in zip(prompts, trees, strict=True)))
+    ids, positions = torch.tensor([prompt.ids]), prompt.position_ids.unsqueeze(-2)
+    with torch.no_grad():
+        one, two = (
+            model(input_ids=ids, position_ids=positions, **module.batch_media([shown])).logits
+            for shown in (prompt, other)
+        )
+    assert (one[:, -1] - two[:, -1]).abs().max() > 1e-3, "another clip makes no difference"
+
+
+@family
+def test_targets_of_lora_lie_in_the_language_model_or_in_all_of_the_model(name, record_property):
+    module, model, _ = built(name)
+    linears = [key for key, part in model.named_modules() if isinstance(part, torch.nn.Linear)]
+    own, all_ = (
+        [key for key in linears if re.fullmatch(module.lora_target_modules(model, vision=vision), key)]
+        for vision in (False, True)
+    )
+    towers = {tower: [key for key in linears if module.tower_of(f"{key}.") == tower] for tower in TOWERS}
+    assert own and own == [key for key in towers["language"] if "lm_head" not in key]
+    assert set(all_) == set(linears) - {key for key in linears if "lm_head" in key}
+    assert not any(re.fullmatch(module.vision_modules, key) for key in towers["language"])
+    assert all(re.fullmatch(module.vision_modules, key) for key in (*towers["vision"], *towers["merger"]))
+    record_property("targets", ", ".join(sorted({key.rsplit(".", 1)[-1] for key in own})))
 
 
 @family
@@ -103,7 +156,7 @@ def row_tensors(rollout, pad: int):
 
 
 @family
-def test_packed_rows_have_the_log_probs_and_gradients_of_dense_ones(name):
+def test_packed_rows_have_the_log_probs_and_gradients_of_dense_ones(name, record_property):
     """Families for which packing is not exact refuse it, and their dense rows have the sampled log-probs."""
     module, model, processor = built(name)
     model = copy.deepcopy(model)
@@ -124,10 +177,12 @@ def test_packed_rows_have_the_log_probs_and_gradients_of_dense_ones(name):
         sampled = torch.tensor([row + [0.0] * (width - len(row)) for row in map(rollout.logprobs, rows)])
         forbidden = torch.tensor(module.forbidden_token_ids(processor))
         gap = wanted[0] - sampled  # the sampler leaves forbidden tokens out, so that its values are larger
+        record_property("layout", "one row per leaf")
         assert len(forbidden) and gap[mask[:, -width:].bool()].max() <= 1e-5
         return
     wanted_gradients = gradients(model, *wanted)
     got = forward(model, model, rows, ids, mask, width)
-    for one, other in zip(got, wanted, strict=True):
-        assert (one - other).abs().max() <= 5e-6
+    gaps = [(one - other).abs().max().item() for one, other in zip(got, wanted, strict=True)]
+    assert max(gaps) <= 5e-6
     assert_same_gradients(gradients(model, *got), wanted_gradients)
+    record_property("gap", gaps[0])

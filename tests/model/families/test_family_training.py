@@ -12,7 +12,7 @@ from test_family_passes import NAMES
 from trainer_cases import weights
 
 from model.loading import load_policy
-from scripts.merge_adapter import logits_of, merge
+from scripts.merge_adapter import largest_gap, logits_of, merge
 from trainer.engines.sampling import Sampling
 from trainer.evaluation.predict import predict
 
@@ -48,7 +48,9 @@ class TestTraining:
         assert moved == {key for key in after if ".lora_" in key}
         assert {trainer.module.tower_of(key) for key in moved} == {"language"}
 
-    def test_an_adapter_loads_and_merges_with_the_logits_it_was_trained_to(self, name, trained, tmp_path):
+    def test_an_adapter_loads_and_merges_with_the_logits_it_was_trained_to(
+        self, name, trained, tmp_path, record_property
+    ):
         trainer, _, base, adapter = trained(name)
         prompts = prompts_of(trainer.module)
         wanted = logits_of(trainer.model.eval(), trainer.module, prompts)
@@ -59,6 +61,7 @@ class TestTraining:
             found = logits_of(model.eval(), module, prompts_of(module))
             for got, one in zip(found, wanted, strict=True):
                 torch.testing.assert_close(got, one, atol=1e-5, rtol=0)
+        record_property("gap", largest_gap(found, wanted))
         assert max((a - b).abs().max() for a, b in zip(wanted, untrained, strict=True)) > 1e-3
 
     def test_an_evaluation_in_batches_answers_as_one_row_at_a_time(self, name, tmp_path):

@@ -65,23 +65,25 @@ class Tools(Policy):
         return [Branch(node, Segment("answer", 2, 5)) for node in rounds.get(self.asked[tree.prompt_id], ())]
 
 
-def assert_trees(name: str) -> TransformersEngine:
-    """Trees of a text and of two pictures; the engine that grew them."""
+def assert_trees(name: str) -> tuple[TransformersEngine, float]:
+    """Trees of a text and of two pictures; the engine that grew them, and the largest gap."""
     module, _, processor = built(name)
     prompts = [prompts_of(module)[0], prompts_of(module)[2]]
     grower = engine(built(name))
     trees = grow(grower, prompts, Tools(module))
+    gaps = []
     for prompt, tree in zip(prompts, trees, strict=True):
         assert_sound(tree, module.eos_token_ids(processor))
-        assert_dense(built(name), prompt, tree)
+        gaps.append(assert_dense(built(name), prompt, tree))
     observed = [node for tree in trees for node in tree.nodes if node.kind == "observation"]
     assert any(node.media for node in observed) and not all(node.media for node in observed)
-    return grower
+    return grower, max(gaps)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name):
-    grower = assert_trees(name)
+def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name, record_property):
+    grower, gap = assert_trees(name)
+    record_property("gap", gap)
     # Where the logits were not kept, a branch feeds the last token of its node again: after each tree's upper half, and
     # after the step that a tool answered. A recurrent state is kept at the ends of rows alone, so that the branch from
     # the upper half is fed all of it.
@@ -93,7 +95,7 @@ def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name):
 def test_a_cache_that_cannot_be_forked_is_filled_again(name, monkeypatch):
     """Every kind of layer counts as one that the engine cannot fork: the trees are as exact, and cost more."""
     monkeypatch.setattr(batch_forward, "FORKABLE", set())
-    grower = assert_trees(name)
+    grower, _ = assert_trees(name)
     assert grower.stats["recomputed_tokens"] > 500
     assert "every child of a fork is fed its prompt and its path again" in forking_cost(grower.model)
 
