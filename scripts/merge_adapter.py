@@ -116,14 +116,12 @@ def sample_prompts(module) -> list:
 @torch.no_grad()
 def logits_of(model, module, prompts: list) -> list[torch.Tensor]:
     """Float32 logits (P, V) of each prompt."""
-    return [
-        model(
-            input_ids=torch.tensor([prompt.ids]),
-            position_ids=prompt.position_ids.unsqueeze(-2),
-            **module.batch_media([prompt]),
-        ).logits[0].float()
-        for prompt in prompts
-    ]  # fmt: skip
+    found = []
+    for prompt in prompts:
+        ids = torch.tensor([prompt.ids])
+        media = module.batch_media([prompt]) | module.token_types(ids)
+        found.append(model(input_ids=ids, position_ids=prompt.position_ids.unsqueeze(-2), **media).logits[0].float())
+    return found
 
 
 def logits_of_base(model, module, prompts: list) -> list[torch.Tensor]:

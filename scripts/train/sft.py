@@ -125,7 +125,8 @@ class Collator:
             ids = self.tokenizer(text, add_special_tokens=False)["input_ids"]
             prompts.append(prompt)
             completions.append([*ids, self.tokenizer.eos_token_id])
-        return self._pad(prompts, completions) | self.module.batch_media(prompts)
+        rows = self._pad(prompts, completions)
+        return rows | self.module.batch_media(prompts) | self.module.token_types(rows["input_ids"])
 
     def _pad(self, prompts: list, completions: list[list[int]]) -> dict[str, torch.Tensor]:
         # B rows, T tokens, P prompt tokens per row; M-RoPE positions have a leading axis of 3.
