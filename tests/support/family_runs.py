@@ -1,10 +1,12 @@
 """Rows of pictures of different sizes, and a short LoRA run of a family's small model, from its folder on disk."""
 
 import copy
+import importlib.util
 import json
 
+import pytest
 from datasets import Dataset
-from family_cases import built
+from family_cases import FAMILIES, built
 from peft import LoraConfig
 from picture_cases import noise
 from trainer_cases import length_reward, settings
@@ -12,6 +14,8 @@ from trainer_cases import length_reward, settings
 from model.loading import load_policy
 from trainer.grpo_ma_trainer import GRPOMATrainer
 
+LACKING = {name for name, case in FAMILIES.items() if case.extra and not importlib.util.find_spec(case.extra)}
+NAMES = [pytest.param(name, marks=pytest.mark.skipif(name in LACKING, reason="lacks a package")) for name in FAMILIES]
 SIZES = [(), ((90, 60),), ((60, 90), (130, 40))]
 # A text that random weights write often, so that thoughts close.
 THOUGHT_END = "o"

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import importlib.util
 import re
 import warnings
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from engine_cases import assert_dense, assert_sound, engine, grow
 from family_cases import FAMILIES, built
-from family_runs import THOUGHT_END, prompts_of
+from family_runs import NAMES, THOUGHT_END, prompts_of
 from packing_cases import assert_same_gradients, gradients
 from picture_cases import noise
 from trl.trainer.utils import add_fused_lm_head
@@ -21,8 +20,6 @@ from trainer.logprobs.forward import RowForward
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.rollout import Rollout
 
-LACKING = {name for name, case in FAMILIES.items() if case.extra and not importlib.util.find_spec(case.extra)}
-NAMES = [pytest.param(name, marks=pytest.mark.skipif(name in LACKING, reason="lacks a package")) for name in FAMILIES]
 family = pytest.mark.parametrize("name", NAMES)
 
 

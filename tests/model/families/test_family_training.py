@@ -7,8 +7,7 @@ import torch
 from engine_cases import engine
 from evaluation_cases import make_task
 from family_cases import FAMILIES, built
-from family_runs import lora_trainer, picture_rows, prompts_of, saved
-from test_family_passes import NAMES
+from family_runs import NAMES, lora_trainer, picture_rows, prompts_of, saved
 from trainer_cases import weights
 
 from model.loading import load_policy

@@ -6,9 +6,8 @@ import pytest
 import torch
 from engine_cases import assert_dense, assert_sound, encode, engine, grow
 from family_cases import built
-from family_runs import prompts_of
+from family_runs import NAMES, prompts_of
 from picture_cases import noise
-from test_family_passes import NAMES
 from transformers import Llama4ForCausalLM, Llama4TextConfig
 
 from trainer.engines import batch_forward
