@@ -1,7 +1,7 @@
 """Writes the table of model families in docs/models.md from the results of their tests.
 
     python scripts/bench/families.py                       # runs the tests, about 2 CPU minutes, and rewrites the table
-    python scripts/bench/families.py --results junit.xml   # from results that pytest wrote with --junitxml
+    python scripts/bench/families.py --results junit.xml   # from what pytest --junitxml wrote
 
 A cell is what a family's test measured, or `passed`; a test that failed or was skipped says so.
 """
@@ -36,12 +36,12 @@ COLUMNS = {
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--results", type=Path, help="JUnit XML of the families' tests, slow ones included")
+    parser.add_argument("--results", type=Path, nargs="+", help="JUnit XML of the families' tests, slow ones included")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        results = args.results or Path(folder) / "junit.xml"
+        results = args.results or [Path(folder) / "junit.xml"]
         if args.results is None:
-            run = [sys.executable, "-m", "pytest", "-q", "-m", "", TESTS, f"--junitxml={results}"]
+            run = [sys.executable, "-m", "pytest", "-q", "-m", "", TESTS, f"--junitxml={results[0]}"]
             subprocess.run(run, cwd=ROOT, check=False)
         found = cells(results)
     text = PAGE.read_text(encoding="utf-8")
@@ -52,10 +52,10 @@ def main() -> int:
     return 1 if bad else 0
 
 
-def cells(results: Path) -> dict[str, dict[str, str]]:
+def cells(results: list[Path]) -> dict[str, dict[str, str]]:
     """family -> column -> cell, in the order of the tests."""
     found: dict[str, dict[str, str]] = {}
-    for case in ElementTree.parse(results).getroot().iter("testcase"):
+    for case in (case for file in results for case in ElementTree.parse(file).getroot().iter("testcase")):
         test, _, family = case.get("name", "").partition("[")
         column = next((name for name, begin in COLUMNS.items() if test.startswith(begin)), None)
         if column is not None and family:
