@@ -210,13 +210,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         check_agents(args, settings, *map(first_records, (train_dataset, eval_dataset)), tasks, module)
     if trainer.accelerator.is_main_process:
         weights = dict(zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True))
-        print_run(
-            model_args.adapter_path or model_args.model_name_or_path,
-            script.dataset_name,
-            args,
-            weights,
-            len(train_dataset),
-        )
+        shown_model = model_args.adapter_path or model_args.model_name_or_path
+        print_run(shown_model, script.dataset_name, args, weights, len(train_dataset))
         print_settings(args, provenance)
         print_model(
             trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor

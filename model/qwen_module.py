@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
-from model.positions import restarted_after_media
 from model.vision_language import VisionLanguageModule
 
 
@@ -14,10 +13,6 @@ class Qwen2VLModule(VisionLanguageModule):
 
     def _limited(self, processor):
         return [processor.image_processor, processor.video_processor]
-
-    def _positions(self, ids, media):
-        """As the authors' code has them; transformers' own differ for the text after a video."""
-        return restarted_after_media(super()._positions(ids, media), torch.tensor(self._kinds(ids)))
 
 
 class Qwen2_5VLModule(Qwen2VLModule):

@@ -20,6 +20,7 @@ from transformers.modeling_outputs import BaseModelOutputWithPooling
 from model.control_tokens import media_tokens, turn_tokens
 from model.media_layouts import KINDS, PIXELS, digest, grid_features, items, joined
 from model.pixel_limits import limit_pixels
+from model.positions import RESTARTED, restarted_after_media
 from model.vlm_module import (
     TURN_TOKENS,
     EncodedPrompt,
@@ -246,8 +247,9 @@ class VisionLanguageModule(VLMModule):
             return torch.arange(len(ids))
         rule = self._position_rule.get_rope_index
         given = {key: media[key] for key in inspect.signature(rule).parameters if key in media}
-        position_ids, _ = rule(torch.tensor([ids]), mm_token_type_ids=torch.tensor([self._kinds(ids)]), **given)
-        return position_ids[:, 0]
+        kinds = torch.tensor(self._kinds(ids))
+        position_ids = rule(torch.tensor([ids]), mm_token_type_ids=kinds[None], **given)[0][:, 0]
+        return restarted_after_media(position_ids, kinds) if self.config.model_type in RESTARTED else position_ids
 
     def _processed_sizes(self, media: dict, sizes: list[tuple[int, int]]) -> list[tuple[int, int]]:
         """The sizes after resizing where the layout has a grid, else the originals."""

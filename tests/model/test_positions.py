@@ -7,7 +7,7 @@ import pytest
 import torch
 from PIL import Image
 
-from model.positions import restarted_after_media
+from model.positions import RESTARTED, restarted_after_media
 
 TEXT, IMAGE, VIDEO = 7, 8, 9
 
@@ -80,14 +80,15 @@ FAMILIES = [
     ("qwen2_5_vl", "Qwen2_5_VLModel", 2, False),
     ("qwen3_vl", "Qwen3VLModel", None, True),
     ("glm4v", "Glm4vModel", None, True),
+    ("ernie4_5_vl_moe", "Ernie4_5_VLMoeModel", None, False),
 ]
 
 
 @pytest.mark.parametrize(("family", "name", "tokens_per_second", "stamped"), FAMILIES, ids=[f[0] for f in FAMILIES])
 def test_every_family_follows_its_authors_rule(family, name, tokens_per_second, stamped):
-    """Reference: qwenvl/data/rope2d.py of the Qwen3-VL repository, get_rope_index_2, _25 and _3."""
+    """Reference: qwenvl/data/rope2d.py of the Qwen3-VL repository, get_rope_index_2, _25 and _3; model/positions.py."""
     model = getattr(importlib.import_module(f"transformers.models.{family}.modeling_{family}"), name)
-    vision = SimpleNamespace(spatial_merge_size=2, tokens_per_second=tokens_per_second)
+    vision = SimpleNamespace(spatial_merge_size=2, temporal_merge_size=1, tokens_per_second=tokens_per_second)
     rule = SimpleNamespace(config=SimpleNamespace(vision_config=vision))
     rule.get_vision_position_ids = model.get_vision_position_ids.__get__(rule)
     picture, video = (IMAGE, (1, 4, 8)), (VIDEO, (30, 4, 6))
@@ -103,4 +104,5 @@ def test_every_family_follows_its_authors_rule(family, name, tokens_per_second, 
     library, _ = model.get_rope_index(rule, ids, mm_token_type_ids=kinds, **grids, **rate)
     expected = reference(runs, 0.75 * tokens_per_second if tokens_per_second else 1)
     assert torch.equal(restarted_after_media(library[:, 0], kinds[0]), expected)
+    assert (family in RESTARTED) == (not stamped)
     assert torch.equal(library[:, 0], expected) == stamped, "where the library's rule is the authors', nothing moves"
