@@ -213,15 +213,19 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         shown_model = model_args.adapter_path or model_args.model_name_or_path
         print_run(shown_model, script.dataset_name, args, weights, len(train_dataset))
         print_settings(args, provenance)
-        print_model(
-            trainable_report(trainer.model, module), dtypes_of(trainer.model), attention_by_tower(model), processor
-        )
-        print_costs(trainer.forward.unshared, forking_cost(model))
+        describe_model(trainer, model)
         if any(tasks[name].config["frame"] == "processed" for name in types):
             print(f"  coordinates are asked for and scored in the frame {frame}")
         try_first_prompt(trainer, script.print_prompt)
         print(f"{len(train_dataset)} prompts, {args.leaves} leaves per prompt and process", flush=True)
     return trainer
+
+
+def describe_model(trainer: GRPOMATrainer, model) -> None:
+    """Prints what trains of the bare `model`, how pictures are sized, and what its kinds of layers cost."""
+    trained = trainable_report(trainer.model, trainer.module)
+    print_model(trained, dtypes_of(trainer.model), attention_by_tower(model), trainer.processing_class)
+    print_costs(trainer.forward.unshared, forking_cost(model))
 
 
 def try_first_prompt(trainer: GRPOMATrainer, shown: bool) -> None:

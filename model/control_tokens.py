@@ -1,7 +1,11 @@
-"""Which tokens of a tokenizer stand for pictures, and which delimit turns."""
+"""Which tokens of a tokenizer stand for pictures, and which delimit turns.
+
+Both are computed once per tokenizer: with the 6,400 added tokens of Gemma they take 0.2 s, and every prompt needs them.
+"""
 
 from __future__ import annotations
 
+import functools
 import re
 
 # Added tokens that belong to a picture, a video or a sound: placeholders, borders, rows and columns of tiles.
@@ -10,11 +14,13 @@ MEDIA = re.compile(r"image|img|video|vision|audio|row_\d+_col_\d+", re.IGNORECAS
 BLOCK_TAGS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 
 
+@functools.lru_cache(maxsize=8)
 def media_tokens(tokenizer) -> dict[str, int]:
     """The added tokens of pictures, videos and sounds: text -> id."""
     return {text: id_ for text, id_ in tokenizer.get_added_vocab().items() if MEDIA.search(text)}
 
 
+@functools.lru_cache(maxsize=8)
 def turn_tokens(tokenizer, template: str) -> list[str]:
     """The tokens that delimit turns: the tokenizer's own, and the special ones that its chat template writes."""
     special = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]

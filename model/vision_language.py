@@ -262,7 +262,7 @@ class VisionLanguageModule(VLMModule):
     def has_fixed_features(self, model):
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         takes_features = "mm_encoder_outputs" in inspect.signature(type(bare).forward).parameters
-        return takes_features and super().has_fixed_features(model)
+        return takes_features and hasattr(bare, "get_image_features") and super().has_fixed_features(model)
 
     def media_features(self, model, prompt, known):
         found: dict[str, list[torch.Tensor]] = {}

@@ -16,6 +16,7 @@ from trl.trainer.utils import add_fused_lm_head
 
 from model.vlm_module import TOWERS
 from task.errors import UserError
+from trainer.logprobs.dummy_media import dummy_prompt
 from trainer.logprobs.forward import RowForward
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 from trainer.rollout import Rollout
@@ -150,6 +151,31 @@ def row_tensors(rollout, pad: int):
         for before, after in zip(prompts, completions, strict=True)
     ]
     return torch.tensor(ids), torch.tensor(mask), width
+
+
+@family
+def test_a_dummy_picture_keeps_processes_in_step_and_changes_nothing(name):
+    """A process whose rows are text computes a picture where others have some; its tower gets no gradient."""
+    module, model, processor = built(name)
+    model = copy.deepcopy(model)
+    rollout = Rollout.from_trees(grown(name)[0][:1], copy.deepcopy(grown(name)[1][:1]), 4, 0)
+    ids, mask, width = row_tensors(rollout, processor.tokenizer.pad_token_id)
+    found = []
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))
+    for processes in (1, 2):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            forward = RowForward(module, model, "auto", None, processes=processes)
+        forward.start(rollout)
+        forward._dummies = {"pixel_values": dummy_prompt(module, "pixel_values")} if processes > 1 else {}
+        model.zero_grad()
+        log_probs, _ = forward(model, model, [0, 1, 2, 3], ids, mask, width)
+        log_probs.sum().backward()
+        found.append(log_probs.detach())
+    torch.testing.assert_close(found[1], found[0], atol=5e-6, rtol=0)
+    tower = [weight.grad for key, weight in model.named_parameters() if module.tower_of(key) == "vision"]
+    assert any(grad is not None for grad in tower), "the tower was not computed"
+    assert all(grad is None or not grad.any() for grad in tower)
 
 
 @family
