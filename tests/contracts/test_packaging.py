@@ -45,6 +45,7 @@ def test_version_stands_in_one_place(described):
 def test_packages_and_their_data(described):
     assert {name.split(".")[0] for name in described["packages"]} == {"config", "dataset", "model", "task", "trainer"}
     assert {"trainer.policies", "trainer.engines", "trainer.advantages"} <= set(described["packages"])
+    assert described["entry_points"] == {"console_scripts": ["grpo-ma = task.command.main:main"]}
     assert described["package_data"] == {"config": ["recipes/*.yaml"]}
 
 
