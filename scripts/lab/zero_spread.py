@@ -1,12 +1,13 @@
 """Prompts without signal at equal sampled tokens: keep, redraw and grow on the same rollouts of one frozen policy.
 
     python scripts/demo/make_uneven.py --out runs/uneven
-    python scripts/lab/zero_spread.py --data runs/uneven/train.yaml --json zero_spread.json
+    python scripts/lab/zero_spread.py --data runs/uneven/train.yaml --output_dir runs/zero_spread
 
 The shipped tiny model grows 4 thoughts with 4 answers for each prompt; rewards are 0 or 1 for the path (the format has
 weight 0). From these same rollouts redraw replaces prompts and grow samples further answers, each from its own random
 numbers. Printed: the share of prompts with signal, sampled tokens per prompt (discarded rollouts and further answers
-included), prompts with signal per 1,000 sampled tokens, and paired bootstrap intervals of 95% over prompts.
+included), prompts with signal per 1,000 sampled tokens, and paired bootstrap intervals of 95% over prompts. Every
+generation is a file in --output_dir, which is not made again; the results are in results.json.
 """
 
 import argparse
@@ -156,13 +157,18 @@ def main() -> None:
     parser.add_argument("--grow_budget", type=float, default=0.1)
     parser.add_argument("--max_redraws", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--json", type=Path, help="write the results to this file")
+    parser.add_argument("--output_dir", type=Path, required=True)
     args = parser.parse_args()
+    args.output_dir.mkdir(parents=True, exist_ok=True)
     study = Study(args.data, args.grow_budget, args.max_redraws, args.seed)
     order = np.random.default_rng(args.seed).permutation(len(study.rows))[: args.prompts].tolist()
     parts = []
     for number, start in enumerate(range(0, args.prompts, args.batch)):
-        parts.append(study.generation(number, order[start : start + args.batch]))
+        file = args.output_dir / f"generation-{number}.json"
+        if not file.exists():
+            outcomes = study.generation(number, order[start : start + args.batch])
+            file.write_text(json.dumps({mode: found.tolist() for mode, found in outcomes.items()}), encoding="utf-8")
+        parts.append({mode: np.array(found) for mode, found in json.loads(file.read_text()).items()})
         print(f"{start + len(parts[-1]['keep'])} of {args.prompts} prompts", file=sys.stderr, flush=True)
     found = {mode: np.concatenate([part[mode] for part in parts]) for mode in MODES}
     intervals = bootstrap(found, 2000, args.seed)
@@ -175,9 +181,9 @@ def main() -> None:
         first, other = name.split(" / ")
         ratio = per_1000(found[first]) / per_1000(found[other])
         print(f"{name}: {ratio:.3f} ({intervals[name][0]:.3f} to {intervals[name][1]:.3f})")
-    if args.json:
-        means = {mode: [*found[mode].mean(axis=0).tolist(), per_1000(found[mode])] for mode in MODES}
-        args.json.write_text(json.dumps({"means": means, "intervals": intervals}, indent=2) + "\n", encoding="utf-8")
+    means = {mode: [*found[mode].mean(axis=0).tolist(), per_1000(found[mode])] for mode in MODES}
+    results = {"means": means, "intervals": intervals}
+    (args.output_dir / "results.json").write_text(json.dumps(results, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
