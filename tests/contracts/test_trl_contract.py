@@ -2,6 +2,7 @@
 
 import copy
 import inspect
+import sys
 from collections import defaultdict, deque
 
 import pytest
@@ -270,3 +271,11 @@ def test_trls_dump_of_a_record_is_filtered_and_nothing_else(caplog):
     grpo_trainer.logger.warning("something else")
     (record,) = [record for record in caplog.records if record.name.startswith("trl")]
     assert record.getMessage().endswith("something else")
+
+
+def test_rewards_are_gathered_once_by_a_name_of_trls_module():
+    """`trainer/zero_spread/scoring.py` exchanges it, so that processes may score different numbers of rows."""
+    source = inspect.getsource(trl.GRPOTrainer._calculate_rewards)
+    assert source.count("gather(") - source.count("asyncio.gather(") == 1
+    assert "rewards_per_func = gather(rewards_per_func)" in source
+    assert callable(sys.modules[trl.GRPOTrainer.__module__].gather)

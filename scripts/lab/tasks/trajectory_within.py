@@ -15,7 +15,7 @@ TASK_CONFIG = paths.TASK_CONFIG | {
     "description": "the path of a robot's gripper through the picture, right within a tolerance",
 }
 
-SELF_TEST = paths.SELF_TEST | {"record": paths.SELF_TEST["record"] | {"extra": {"tolerance": 0.1}}}
+SELF_TEST = paths.SELF_TEST | {"record": paths.SELF_TEST["record"] | {"tolerance": 0.1}}
 
 format_reward = paths.format_reward
 process_answer = paths.process_answer

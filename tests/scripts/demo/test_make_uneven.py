@@ -8,6 +8,7 @@ import pytest
 from paths import ROOT
 
 from dataset.dataset_grpo import build_dataset
+from task.rewards.self_test import check_rewards
 from task.task_loader import load_tasks
 
 SCRIPT, TASKS = ROOT / "scripts/demo/make_uneven.py", ROOT / "scripts/lab/tasks"
@@ -40,6 +41,7 @@ def test_shares_above_one_are_refused(tmp_path):
 @pytest.mark.parametrize(("tolerance", "right"), [(0.2, 1.0), (0.0001, 0.0)])
 def test_the_tolerance_decides(tolerance, right):
     task = load_tasks(TASKS)["trajectory-within"]
+    check_rewards([task])
     path = "<think>down</think><answer>[[0, 0], [330, 250], [644, 476]]</answer>"
     record = {"extra": {"tolerance": tolerance}}
     sizes = {"image_size": (644, 476), "processed_size": (644, 476)}
