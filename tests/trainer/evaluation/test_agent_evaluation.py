@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 import torch
 from agent_cases import Echo
+from engine_cases import engine
 from paths import ROOT
 from trainer_cases import text_rows, text_trainer
 
@@ -17,7 +18,6 @@ from scripts.eval import eval as script
 from task.retrieval.passages import RetrievalError
 from task.task_loader import load_tasks
 from trainer.engines.sampling import Sampling
-from trainer.engines.transformers_engine import TransformersEngine
 from trainer.evaluation.predict import predict
 from trainer.evaluation.summary import summarise
 from trainer.policies.agent.build import policies_of_evaluation
@@ -44,18 +44,17 @@ def acting(monkeypatch):
 
 
 def predictions(tiny_text, made, **settings):
-    module, model, tokenizer = tiny_text
+    module, _, tokenizer = tiny_text
     task = replace(load_tasks()["search_qa"], make_environment=made)
     plain = load_tasks()["math-reasoning"]
     tasks = {"search_qa": task, "math-reasoning": plain}
     records = [{"question": f"{i}?", "answer": "x", "question_type": name} for i, name in enumerate([*tasks] * 2)]
     rows = rows_from_records(records, tasks)
-    eos, forbidden = module.eos_token_ids(tokenizer), module.forbidden_token_ids(tokenizer)
-    engine = TransformersEngine(model, module, tokenizer, Sampling(0.0), eos, forbidden)
     args = TreeGRPOFields(max_turns=2, max_turn_length=5, max_observation_length=40)
     agents = policies_of_evaluation(args, {}, tasks, tokenizer, module, 64)
     with torch.no_grad():
-        found = predict(engine, module, rows, tasks, max_new_tokens=8, batch_size=4, policy_of=agents, **settings)
+        grower = engine(tiny_text, Sampling(0.0))
+        found = predict(grower, module, rows, tasks, max_new_tokens=8, batch_size=4, policy_of=agents, **settings)
     return found, summarise(found, tasks)
 
 
