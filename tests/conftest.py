@@ -16,9 +16,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    import engine_cases
+    if config.getoption("--engine") != "own":
+        import engine_cases
 
-    engine_cases.NAME["engine"] = config.getoption("--engine")
+        engine_cases.NAME["engine"] = config.getoption("--engine")
 
 
 def pytest_collection_modifyitems(config, items):

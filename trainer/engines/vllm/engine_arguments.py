@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import psutil
 import torch
 
 from trainer.engines.vllm.size import Size
@@ -41,6 +40,8 @@ def engine_arguments(folder: str | Path, config, dtype: torch.dtype, size: Size)
 
 def on_a_cpu(config, size: Size, dtype: torch.dtype) -> dict:
     """Without a GPU: no compilation, small blocks (128 by default), and a cache no larger than all rows can fill."""
+    import psutil  # which vLLM needs itself
+
     text = config.get_text_config()
     heads = getattr(text, "num_key_value_heads", None) or text.num_attention_heads
     width = getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads

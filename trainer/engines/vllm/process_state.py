@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 from contextlib import contextmanager
@@ -14,8 +15,8 @@ import torch
 def process_state_kept(environment: dict[str, str]):
     """Inside the block `environment` is set; afterwards the process is as before.
 
-    vLLM seeds all generators, replaces `torch.set_num_threads` by a function that does nothing, and sets variables of
-    OpenMP, inductor and the loader.
+    vLLM seeds all generators, replaces `torch.set_num_threads` by a function that does nothing, sets variables of
+    OpenMP, inductor and the loader, and exempts all objects from garbage collection.
     """
     variables = dict(os.environ)
     numbers = torch.get_rng_state(), np.random.get_state(), random.getstate()
@@ -36,3 +37,4 @@ def process_state_kept(environment: dict[str, str]):
         torch.set_num_threads = set_num_threads
         torch.set_num_threads(threads)
         torch.set_default_dtype(dtype)
+        gc.unfreeze()

@@ -1,6 +1,7 @@
 """vLLM in this process: weights and caches after an update, pictures, determinism, and what it leaves as it was."""
 
 import copy
+import gc
 import os
 import random
 
@@ -117,7 +118,7 @@ def test_pictures_are_encoded_once_and_ids_come_back_as_sent(tiny_vlm, monkeypat
 
     monkeypatch.setattr(engine.requests.engine, "add_request", adding)
     monkeypatch.setattr(engine.requests.engine, "step", stepping)
-    (tree,) = grow(engine, [prompt], THINK)
+    (tree,) = grow(engine, [prompt], ThoughtAnswerPolicy(3, 2, 36, 12, "e"))
     assert_dense(tiny_vlm, prompt, tree)
     assert len(encoded) == 1  # both pictures in one call, for all requests
     assert len(back) == engine.stats["requests"] > 3
@@ -127,7 +128,7 @@ def test_pictures_are_encoded_once_and_ids_come_back_as_sent(tiny_vlm, monkeypat
 def test_computed_tokens_are_those_of_full_blocks(tiny_vlm):
     """Four thoughts with four answers each: the prompt is computed once, and each end of a path once per block."""
     engine, prompt = vllm_engine(tiny_vlm, Sampling()), encode(tiny_vlm[0], "Where?", (560, 560))
-    (tree,) = grow(engine, [prompt], ThoughtAnswerPolicy(4, 4, 64, 16, "</think>"))
+    (tree,) = grow(engine, [prompt], ThoughtAnswerPolicy(4, 4, 64, 16, "e"))
     stats, block = engine.stats, engine.requests.block_size
     assert block == 32
     assert stats["cached_tokens"] >= stats["reusable_tokens"] > 0.8 * stats["sent_tokens"]
@@ -154,7 +155,7 @@ def test_starting_leaves_the_process_as_it_was(tiny_text):
 
     before = state()
     requests = start(model.config, processor, torch.float32, SIZE, ends, forbidden)
-    assert state() == before
+    assert state() == before and gc.get_freeze_count() == 0
     with torch.no_grad():
         requests.load(whole_weights(model))
     requests.add(Request("a", [5, 6], [], 3, Draw(1, 1.0, 0, 1.0, 0.0, 1.0)))
