@@ -45,8 +45,8 @@ class Colocated:
             processor.save_pretrained(folder)
             arguments = engine_arguments(folder, config, dtype, size) | settings
             self.engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
-        # at exit vLLM would destroy process groups, after the trainer has ended its own
-        self.engine.engine_core._finalizer.atexit = False
+        # vLLM would destroy all process groups with an engine, those of the trainer and of other engines too
+        self.engine.engine_core._finalizer.detach()
         self.block_size = self.engine.vllm_config.cache_config.block_size
         self.engine.collective_rpc("use_tree_sampler", args=(list(forbidden_ids),))
         self._new: set[str] = set()

