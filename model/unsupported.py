@@ -12,6 +12,8 @@ from transformers.models.auto.modeling_auto import (
 
 # Where a text model keeps layers that attend to pictures from beside the row.
 CROSS_ATTENTION = ("cross_attention_layers", "cross_layer_interval", "add_cross_attention")
+# What a text config may do to logits; TRL's head applies it for every model.
+LOGIT_SCALES = ("logit_scale", "output_multiplier", "lm_head_multiplier", "logits_scaling", "final_logit_softcapping")
 TOKEN_TYPES = ("token_type_ids", "mm_token_type_ids")
 
 
@@ -46,6 +48,14 @@ def _not_causal(config: PretrainedConfig, sees_both_ways: bool) -> str | None:
         return f"{model.__name__} does not take token ids, pixels and positions"
     if getattr(config, "image_token_id", None) is None:
         return "its pictures have no placeholder token in the text"
+    text, forward = config.get_text_config(), inspect.getsource(model.forward)
+    for name in LOGIT_SCALES:
+        if getattr(text, name, None) not in (None, 1.0) and name not in forward:
+            return (
+                f"its text config has {name}={getattr(text, name)}, which {model.__name__} does not apply and TRL's "
+                "head does, so that another policy would be trained than sampled; in a local copy's config.json, set "
+                f"it to {'null' if 'cap' in name else 1.0}"
+            )
     # With three position axes the types of tokens are for the positions, else for the attention mask.
     positions = hasattr(AutoModel._model_mapping.get(type(config), object), "get_rope_index")
     if not sees_both_ways and not positions and any(name in inputs for name in TOKEN_TYPES):

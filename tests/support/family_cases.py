@@ -349,13 +349,17 @@ def lfm2_vl():
 
 
 def aya_vision():
-    """CohereLabs/aya-vision-8b; its own Cohere2 text has windows, which this one leaves out."""
+    """CohereLabs/aya-vision-8b: three layers with a window of 4,096 tokens, then a full one; tiles of 364.
+
+    Its logit_scale is 1, as `model/unsupported.py` asks for.
+    """
     turn = ["<|START_OF_TURN_TOKEN|>", "<|END_OF_TURN_TOKEN|>", "<|USER_TOKEN|>", "<|CHATBOT_TOKEN|>"]
     special = [*turn, "<image>", "<|START_OF_IMG|>", "<|END_OF_IMG|>", "<|IMG_LINE_BREAK|>", "<|IMG_PATCH|>"]
     special += ["TILE", "TILE_GLOBAL"]
     tokens = tokenizer(special, turn[1], "<PAD>", "<BOS_TOKEN>", writes_bos=True)
+    kinds = ["sliding_attention"] * 3 + ["full_attention"]
     config = hf.AyaVisionConfig(
-        text_config=_text(tokens, model_type="cohere2", layer_types=["full_attention"] * 2, logit_scale=0.25)
+        text_config=_text(tokens, 4, model_type="cohere2", layer_types=kinds, sliding_window=16, logit_scale=1.0)
         | {"pad_token_id": tokens.pad_token_id},
         vision_config=SIGLIP | {"image_size": 56, "patch_size": 14},
         image_token_index=tokens.convert_tokens_to_ids("<|IMG_PATCH|>"),
@@ -415,7 +419,7 @@ FAMILIES = {
     "gemma3": Family(gemma3, packed=False),
     "qwen3_5": Family(qwen3_5, packed=False, video=True),
     "lfm2_vl": Family(lfm2_vl, packed=False),
-    "aya_vision": Family(aya_vision),
+    "aya_vision": Family(aya_vision, packed=False),
     "llava_next": Family(llava_next),
 }
 

@@ -21,6 +21,7 @@ REASONS = {
     "paligemma": "attend to later ones",
     "gemma3n": "attend to later ones",
     "git": "no placeholder token",
+    "aya_vision": "logit_scale=0.0625, which AyaVisionForConditionalGeneration does not apply",
     "musicgen": "more than one text model",
 }
 
@@ -40,6 +41,6 @@ def test_no_weights_are_looked_for(tmp_path):
         load_policy(str(tmp_path), dtype="float32")
 
 
-@pytest.mark.parametrize("model_type", ["llava", "cohere2_vision", "ovis2", "hunyuan_vl", "ernie4_5_vl_moe"])
+@pytest.mark.parametrize("model_type", ["llava", "ovis2", "hunyuan_vl", "ernie4_5_vl_moe"])
 def test_a_family_that_is_named_nowhere_gets_the_general_module(model_type):
     assert type(module_for(AutoConfig.for_model(model_type))) is VisionLanguageModule
