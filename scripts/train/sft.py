@@ -180,7 +180,9 @@ def load_rows(args: WarmStartArguments, training: WarmStartTraining, tasks: dict
     if not paths[0]:
         raise UserError("no training data: give --dataset_name MANIFEST.yaml, or a record file (metadata/README.md)")
     if training.eval_strategy != "no" and not paths[1]:
-        raise UserError(f"eval_strategy={training.eval_strategy} needs held-out records: give --eval_dataset_name")
+        raise UserError(
+            f"eval_strategy={training.eval_strategy.value} needs held-out records: give --eval_dataset_name"
+        )
     seed = training.data_seed if training.data_seed is not None else training.seed
     if training.process_index == 0:
         print_sources(read_manifests(paths[0] + paths[1], args.image_root))

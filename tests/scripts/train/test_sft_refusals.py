@@ -19,8 +19,23 @@ ANSWER = [[12.0, 25.0], [60.5, 71.0], [100.0, 110.0]]
         (["--num_train_epochs", "0"], {}, "num_train_epochs=0.0 give no training step: set one"),
         (["--learning_rate", "nan"], {}, "learning_rate=nan must be a finite number of at least 0"),
         (["--report_to", "nothing"], {}, "sft.py: report_to=nothing: it is unknown or its package is not installed"),
+        (
+            ["--eval_strategy", "steps"],
+            {},
+            "sft.py: eval_strategy=steps needs held-out records: give --eval_dataset_name",
+        ),
+        (["--adapter_path", "absent/adapter"], {}, "absent/adapter"),
     ],
-    ids=["a misspelt flag", "an answer of another form", "a picture token", "no step", "a NaN", "a reporter"],
+    ids=[
+        "a misspelt flag",
+        "an answer of another form",
+        "a picture token",
+        "no step",
+        "a NaN",
+        "a reporter",
+        "no held-out records",
+        "no adapter",
+    ],
 )
 def test_the_warm_start_names_what_is_wrong(tiny_model_dir, tmp_path, capsys, one_thread, flags, changes, sentence):
     main = runpy.run_path(str(ROOT / "scripts" / "train" / "sft.py"))["main"]
@@ -41,3 +56,5 @@ def test_the_warm_start_names_what_is_wrong(tiny_model_dir, tmp_path, capsys, on
     assert status == 2
     assert sentence in capsys.readouterr().err
     assert not (tmp_path / "out" / "adapter_model.safetensors").exists()
+    if "absent" in sentence or "held-out" in sentence:
+        assert not (tmp_path / "out").exists()

@@ -91,6 +91,12 @@ def test_the_step_line_shows_failed_and_zero_spread_shares_in_80_columns():
     assert step_lines({"train_runtime": 3.0}, 1, 2) == []
 
 
+def test_the_line_of_a_warm_start_shows_its_loss_and_no_speeds():
+    assert step_lines({"loss": 1.5, "grad_norm": 2.0, "epoch": 1.0}, 1, 2) == ["step 1/2: loss 1.5, grad 2"]
+    evaluation = {"eval_loss": 0.3, "eval_runtime": 2.0, "eval_samples_per_second": 3.0, "eval_steps_per_second": 1.0}
+    assert step_lines(evaluation, 1, 2) == ["step 1/2 evaluation: loss 0.3"]
+
+
 def test_without_a_terminal_there_is_one_line_per_step_and_no_bar(capsys):
     progress, state = ShortProgress(bars=False), TrainerState(is_world_process_zero=True, max_steps=2)
     progress.on_train_begin(None, state, TrainerControl())
