@@ -73,12 +73,14 @@ class FakeVLLM:
         served: what samples and takes weights: `HashedTokens`, or `ServedModel`.
         forgets: pictures are forgotten as soon as they were used once.
         loads: whether weights can be loaded.
+        adapters: name -> files of each adapter that is loaded.
     """
 
     def __init__(self, served=None):
         self.served = served or HashedTokens()
         self.version, self.max_model_len = "default", 4096
         self.requests, self.calls, self.pictures, self.sent = [], [], set(), []
+        self.adapters = {}
         self.fault, self.forgets, self.loads, self.busy, self.slow = None, False, True, 0, 0.0
         self.lock = threading.Lock()
 
@@ -89,6 +91,10 @@ class FakeVLLM:
         if path == "/reset_prefix_cache":
             self.busy = max(self.busy - 1, 0)
             return 200, {"success": self.busy == 0}
+        if path == "/v1/load_lora_adapter":
+            self.adapters[body["lora_name"]] = sorted(file.name for file in Path(body["lora_path"]).iterdir())
+        if path == "/v1/unload_lora_adapter":
+            del self.adapters[body["lora_name"]]
         if path == "/update_weight_version":
             self.version = body["new_version"]
         return 200, {"weight_version": self.version}

@@ -17,7 +17,7 @@ from trainer.engines.requests import Request
 from trainer.engines.serving import Serving
 from trainer.engines.vllm.arguments import extra_args
 from trainer.engines.vllm.server import VLLMServer, facts_of
-from trainer.engines.vllm.server_http import ServerError, ServerHTTP, server_url
+from trainer.engines.vllm.server_http import GO_ON, ServerError, ServerHTTP, server_url
 from trainer.engines.vllm.server_requests import Medium, ServerRequests
 from trainer.processes import Processes
 
@@ -79,8 +79,10 @@ class Served(ServerRequests):
                 self.folder.mkdir(parents=True)
                 write()
                 self.server.load(self.folder, adapter)
-            except (UserError, OSError) as error:
+            except UserError as error:
                 fault = str(error)
+            except OSError as error:
+                fault = f"the weights for the vLLM server cannot be written to {self.folder} ({error}): {GO_ON}"
             finally:
                 shutil.rmtree(self.folder, ignore_errors=True)
         fault = self.processes.objects([fault])[0]

@@ -55,7 +55,7 @@ def server(tiny_model_dir):
 def test_log_probs_are_the_dense_ones_before_and_after_new_weights(tiny_vlm, server, tmp_path):
     module, model, processor = tiny_vlm
     model = copy.deepcopy(model)
-    connection = VLLMServer(ServerHTTP(server[0], 300.0), "run")
+    connection = VLLMServer(ServerHTTP(server[0], 600.0), "run")
     facts, ends = facts_of(model.config), module.eos_token_ids(processor)
     found = connection.connect(facts, module.forbidden_token_ids(processor), tokens=1024)
     requests = Served(connection, found, model.config, ends, tmp_path / "weights", Alone())

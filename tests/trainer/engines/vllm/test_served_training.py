@@ -5,6 +5,7 @@ import torch
 from fake_vllm import ServedModel, fake_vllm
 from trainer_cases import logged, text_trainer, weights
 
+from trainer.engines.requests import Draw, Request
 from trainer.engines.vllm.server_http import ServerError
 
 SERVED = {"use_vllm": True, "vllm_mode": "server", "vllm_server_timeout": 20.0, "save_strategy": "steps"}
@@ -80,3 +81,29 @@ def test_weights_that_are_replaced_while_they_are_sampled_from_are_found_after_t
     with pytest.raises(ServerError, match="another:1"):
         trainer.train()
     assert trainer.state.global_step == 0
+
+
+def test_an_adapter_is_sent_under_a_new_name_and_the_last_one_is_dropped(tiny_text, tmp_path, server):
+    trainer = trainer_of(tiny_text, tmp_path, server)
+    requests, versions = trainer.serving.requests, set()
+    for step in range(2):
+        requests.load_adapter(lambda folder: (folder / "adapter_model.safetensors").write_text("weights"))
+        requests.add(Request(str(step), [5, 6], [], 3, Draw(step, 1.0, 0, 1.0, 0.0, 1.0)))
+        assert len(requests.step()) == 1
+        requests.abort([str(step)])
+        requests.rest()
+        versions.add(server.version)
+        assert server.adapters == {requests.adapter: ["adapter_model.safetensors"]}
+    assert len({body["model"] for body in server.requests}) == len(versions) == 2
+    assert server.requests[-1]["model"] == requests.adapter
+    assert not (tmp_path / "vllm_weights").exists()
+
+
+def test_a_folder_that_cannot_be_written_ends_the_run_with_one_sentence(tiny_text, tmp_path, server):
+    trainer = trainer_of(tiny_text, tmp_path, server)
+
+    def save(folder):
+        raise OSError("No space left on device")
+
+    with pytest.raises(ServerError, match=r"cannot be written to .*vllm_weights .No space left on device."):
+        trainer.serving.requests.load_adapter(save)
