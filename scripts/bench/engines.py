@@ -44,6 +44,8 @@ class OnVLLM:
         module.processor = processor
         self.model, self.prompt, self.rows = model, prompt, rows
         dtype = getattr(torch, preset["dtype"])
+        bare = model.get_base_model() if hasattr(model, "get_base_model") else model
+        model.config.architectures = [type(bare).__name__]  # as in a model's own config.json
         forbidden = {*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids}
         more = lora_settings(model) if sends_adapter(model, dtype) else {}
         size, eos = Size(len(prompt.ids) + length, rows=rows), module.eos_token_ids(processor)
@@ -100,6 +102,8 @@ class OnVLLM:
 
 
 def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
+    if preset["device"] == "cpu":
+        torch.compiler.set_stance("force_eager")  # vLLM's own sampler would compile a C++ kernel
     processor = build_processor()
     model = build_model(preset, processor)
     write_to_the_limit(model, processor)
