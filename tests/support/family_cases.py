@@ -1,7 +1,7 @@
 """A small random model of each family's real classes, with its real processor class and the layers of its checkpoint.
 
 Sizes are small; the kinds of layers and their order, positions, deepstack layers and tiles are those of the config.json
-of the checkpoint that is named with each.
+of the checkpoint that is named with each; Qwen and GLM-V are in `family_grids.py`.
 """
 
 import functools
@@ -10,14 +10,12 @@ from dataclasses import dataclass
 
 import torch
 import transformers as hf
+from family_grids import glm4v, glm46v, qwen2_5_vl, qwen2_vl, qwen3_5, qwen3_vl, qwen3_vl_moe
+from family_parts import CHATML, HEAD, text_config, token_ids
 from family_tokens import chatml, template, tokenizer
 from transformers.image_utils import SizeDict
 
 from model.registry import module_for
-
-HIDDEN, HEADS, KV_HEADS, HEAD = 64, 4, 2, 16
-QWEN_MEDIA = ["<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"]
-CHATML = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
 
 
 @dataclass(frozen=True)
@@ -30,151 +28,6 @@ class Family:
     extra: str | None = None  # a package of its own that the processor needs
 
 
-def _text(tokens, layers=2, **changes) -> dict:
-    """The part of a text config that is the same in most families; grouped heads as in all of their checkpoints."""
-    sizes = {"hidden_size": HIDDEN, "intermediate_size": 96, "num_hidden_layers": layers, "vocab_size": len(tokens)}
-    sizes |= {"num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS, "initializer_range": 0.1}
-    ids = {"bos_token_id": tokens.bos_token_id, "eos_token_id": tokens.eos_token_id, "pad_token_id": None}
-    return sizes | {"max_position_embeddings": 2048} | ids | changes
-
-
-def _ids(tokens, **named) -> dict:
-    return {name: tokens.convert_tokens_to_ids(token) for name, token in named.items()}
-
-
-def _qwen_tokens():
-    named = {"image_token": "<|image_pad|>", "video_token": "<|video_pad|>"}
-    return tokenizer([*CHATML, *QWEN_MEDIA], "<|im_end|>", "<|endoftext|>", **named)
-
-
-def _qwen_ids(tokens) -> dict:
-    names = {"image_token_id": "image_pad", "video_token_id": "video_pad"}
-    names |= {"vision_start_token_id": "vision_start", "vision_end_token_id": "vision_end"}
-    return _ids(tokens, **{name: f"<|{token}|>" for name, token in names.items()})
-
-
-def _qwen_parts(patch: int, processor_class, video_class, tokens):
-    """Pictures from one cell of the grid on, videos likewise."""
-    pixels = {"size": {"shortest_edge": (2 * patch) ** 2, "longest_edge": 100 * (2 * patch) ** 2}}
-    picture = "<|vision_start|><|image_pad|><|vision_end|>"
-    # Qwen3-VL's processor writes the borders of a video's frames itself, and puts time stamps before them.
-    video = picture.replace("image", "video")
-    parts = {"patch_size": patch, "merge_size": 2, "temporal_patch_size": 2} | pixels
-    return processor_class(
-        image_processor=hf.Qwen2VLImageProcessor(**parts),
-        tokenizer=tokens,
-        video_processor=video_class(**parts),
-        chat_template=chatml(picture, video),
-    )
-
-
-def qwen2_vl():
-    """Qwen/Qwen2-VL-2B-Instruct: 28 layers of full attention, mrope_section [16, 24, 24] of 64; patches of 14."""
-    tokens = _qwen_tokens()
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
-    vision = {"depth": 2, "embed_dim": 32, "num_heads": 2, "hidden_size": HIDDEN, "patch_size": 14}
-    config = hf.Qwen2VLConfig(
-        text_config=_text(tokens, rope_parameters=rope), vision_config=vision, **_qwen_ids(tokens)
-    )
-    return config, _qwen_parts(14, hf.Qwen2VLProcessor, hf.Qwen2VLVideoProcessor, tokens)
-
-
-def qwen2_5_vl():
-    """Qwen/Qwen2.5-VL-3B-Instruct: 36 layers of full attention; window attention in the tower but for four blocks."""
-    tokens = _qwen_tokens()
-    rope = {"rope_type": "default", "rope_theta": 1e6, "mrope_section": [2, 3, 3]}
-    vision = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": HIDDEN}
-    vision |= {"fullatt_block_indexes": [1], "window_size": 56, "patch_size": 14}
-    config = hf.Qwen2_5_VLConfig(
-        text_config=_text(tokens, rope_parameters=rope), vision_config=vision, **_qwen_ids(tokens)
-    )
-    return config, _qwen_parts(14, hf.Qwen2_5_VLProcessor, hf.Qwen2VLVideoProcessor, tokens)
-
-
-# Qwen/Qwen3-VL-2B-Instruct: features of blocks 5, 11 and 17 of 24 enter the first three of 28 layers; patches of 16;
-# mrope_section [24, 20, 20] of 64, interleaved; a grid of 48 x 48 position embeddings.
-QWEN3_ROPE = {"rope_type": "default", "rope_theta": 5e6, "mrope_section": [4, 2, 2], "mrope_interleaved": True}
-QWEN3_VISION = {"depth": 3, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": HIDDEN}
-QWEN3_VISION |= {"patch_size": 16, "num_position_embeddings": 16}
-
-
-def qwen3_vl():
-    tokens = _qwen_tokens()
-    config = hf.Qwen3VLConfig(
-        text_config=_text(tokens, 4, head_dim=HEAD, rope_parameters=QWEN3_ROPE),
-        vision_config=QWEN3_VISION | {"deepstack_visual_indexes": [0, 1, 2]},
-        **_qwen_ids(tokens),
-    )
-    return config, _qwen_parts(16, hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor, tokens)
-
-
-def qwen3_vl_moe():
-    """Qwen/Qwen3-VL-30B-A3B-Instruct: every layer has 128 experts, 8 of them per token."""
-    tokens = _qwen_tokens()
-    experts = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32, "decoder_sparse_step": 1}
-    config = hf.Qwen3VLMoeConfig(
-        text_config=_text(tokens, 4, head_dim=HEAD, rope_parameters=QWEN3_ROPE, **experts),
-        vision_config=QWEN3_VISION | {"deepstack_visual_indexes": [0, 1, 2]},
-        **_qwen_ids(tokens),
-    )
-    return config, _qwen_parts(16, hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor, tokens)
-
-
-def qwen3_5():
-    """Qwen/Qwen3.5-9B: three layers with a recurrent state, then one of full attention; a quarter of a head rotates."""
-    tokens = _qwen_tokens()
-    rope = {"rope_type": "default", "rope_theta": 1e7, "mrope_section": [2, 1, 1], "mrope_interleaved": True}
-    linear = {"linear_key_head_dim": 8, "linear_value_head_dim": 8, "linear_num_key_heads": 2}
-    linear |= {"linear_num_value_heads": 4, "linear_conv_kernel_dim": 4, "initializer_range": 0.05}
-    kinds = ["linear_attention"] * 3 + ["full_attention"]
-    text = _text(tokens, 4, head_dim=32, rope_parameters=rope | {"partial_rotary_factor": 0.25}, layer_types=kinds)
-    config = hf.Qwen3_5Config(text_config=text | linear, vision_config=QWEN3_VISION, **_qwen_ids(tokens))
-    return config, _qwen_parts(16, hf.Qwen3VLProcessor, hf.Qwen3VLVideoProcessor, tokens)
-
-
-GLM_NAMED = {"image_token": "<|image|>", "video_token": "<|video|>"}
-GLM_MEDIA = {"image_start_token_id": "<|begin_of_image|>", "image_end_token_id": "<|end_of_image|>"}
-GLM_MEDIA |= {"video_start_token_id": "<|begin_of_video|>", "video_end_token_id": "<|end_of_video|>"}
-GLM_MEDIA |= {"image_token_id": "<|image|>", "video_token_id": "<|video|>"}
-
-
-def _glm(config_class, processor_class, image_class, video_class):
-    special = ["[gMASK]", "<sop>", "<|system|>", "<|user|>", "<|assistant|>", *GLM_MEDIA.values()]
-    tokens = tokenizer(special, "<|endoftext|>", "<|endoftext|>", **GLM_NAMED)
-    rope = {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1], "partial_rotary_factor": 0.5}
-    vision = {"depth": 2, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "out_hidden_size": HIDDEN}
-    vision |= {"image_size": 56, "patch_size": 14}
-    config = config_class(
-        text_config=_text(tokens, rope_parameters=rope), vision_config=vision, **_ids(tokens, **GLM_MEDIA)
-    )
-    parts = {"patch_size": 14, "merge_size": 2, "temporal_patch_size": 2}
-    parts["size"] = {"shortest_edge": 28 * 28 * 2, "longest_edge": 100 * 28 * 28}
-    written = template(
-        r"'<|' + turn['role'] + '|>\n'",
-        "",
-        r"<|assistant|>\n",
-        "[gMASK]<sop>",
-        "<|begin_of_image|><|image|><|end_of_image|>",
-        "<|begin_of_video|><|video|><|end_of_video|>",
-    )
-    return config, processor_class(
-        image_processor=image_class(**parts),
-        tokenizer=tokens,
-        video_processor=video_class(**parts),
-        chat_template=written,
-    )
-
-
-def glm4v():
-    """zai-org/GLM-4.1V-9B-Thinking: 40 layers of full attention, half of a head rotates, mrope_section [8, 12, 12]."""
-    return _glm(hf.Glm4vConfig, hf.Glm4vProcessor, hf.Glm4vImageProcessor, hf.Glm4vVideoProcessor)
-
-
-def glm46v():
-    """zai-org/GLM-4.6V-Flash: the text model and tower of GLM-4.1V with its own processor."""
-    return _glm(hf.Glm46VConfig, hf.Glm46VProcessor, hf.Glm46VImageProcessor, hf.Glm46VVideoProcessor)
-
-
 def internvl():
     """OpenGVLab/InternVL3-1B-hf: Qwen2.5 text of 24 full-attention layers, tiles of 448 and a thumbnail."""
     named = {"start_image_token": "<img>", "end_image_token": "</img>", "video_token": "<video>"}
@@ -182,7 +35,7 @@ def internvl():
     tokens = tokenizer(CHATML, "<|im_end|>", "<|endoftext|>", **named)
     vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = hf.InternVLConfig(
-        text_config=_text(tokens, model_type="qwen2", tie_word_embeddings=False),
+        text_config=text_config(tokens, model_type="qwen2", tie_word_embeddings=False),
         vision_config=vision | {"image_size": [28, 28], "patch_size": [14, 14]},
         image_token_id=tokens.convert_tokens_to_ids("<IMG_CONTEXT>"),
         image_seq_length=1,
@@ -204,7 +57,7 @@ def _idefics(config_class, processor_class, image_class, **parts):
     tokens = tokenizer(special, "<end_of_utterance>", "<|im_end|>", "<|endoftext|>")
     vision = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 48}
     config = config_class(
-        text_config=_text(tokens, model_type="llama", tie_word_embeddings=False),
+        text_config=text_config(tokens, model_type="llama", tie_word_embeddings=False),
         vision_config=vision | {"image_size": 32, "patch_size": 8},
         image_token_id=tokens.convert_tokens_to_ids("<image>"),
         scale_factor=2,
@@ -251,7 +104,7 @@ def llava_onevision():
     tokens = tokenizer(CHATML, "<|im_end|>", "<|endoftext|>", **named)
     pinpoints = [[28, 28], [28, 56], [56, 28], [56, 56], [28, 84], [84, 28]]
     config = hf.LlavaOnevisionConfig(
-        text_config=_text(tokens, model_type="qwen2"),
+        text_config=text_config(tokens, model_type="qwen2"),
         vision_config=SIGLIP | {"image_size": 28, "patch_size": 14},
         image_token_index=tokens.convert_tokens_to_ids("<image>"),
         video_token_index=tokens.convert_tokens_to_ids("<video>"),
@@ -275,7 +128,7 @@ def mistral3():
     vision = {"model_type": "pixtral", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
     vision |= {"intermediate_size": 48, "image_size": 112, "patch_size": 14, "head_dim": 16}
     config = hf.Mistral3Config(
-        text_config=_text(tokens, model_type="mistral", sliding_window=None, head_dim=HEAD),
+        text_config=text_config(tokens, model_type="mistral", sliding_window=None, head_dim=HEAD),
         vision_config=vision,
         image_token_index=tokens.convert_tokens_to_ids("[IMG]"),
         spatial_merge_size=2,
@@ -298,11 +151,13 @@ def gemma3():
     tokens = tokenizer(special, "<end_of_turn>", "<pad>", "<bos>", writes_bos=True, **named)
     kinds = ["sliding_attention"] * 5 + ["full_attention"]
     config = hf.Gemma3Config(
-        text_config=_text(tokens, 6, head_dim=HEAD, query_pre_attn_scalar=HEAD, sliding_window=16, layer_types=kinds)
+        text_config=text_config(
+            tokens, 6, head_dim=HEAD, query_pre_attn_scalar=HEAD, sliding_window=16, layer_types=kinds
+        )
         | {"pad_token_id": tokens.pad_token_id},
         vision_config=SIGLIP | {"image_size": 56, "patch_size": 14},
         mm_tokens_per_image=4,
-        **_ids(
+        **token_ids(
             tokens,
             boi_token_index="<start_of_image>",
             eoi_token_index="<end_of_image>",
@@ -335,7 +190,7 @@ def lfm2_vl():
     vision = {"model_type": "siglip2_vision_model", "hidden_size": 32, "num_hidden_layers": 2}
     vision |= {"num_attention_heads": 2, "intermediate_size": 48, "patch_size": 14, "num_patches": 16}
     config = hf.Lfm2VlConfig(
-        text_config=_text(tokens, 4, model_type="lfm2", layer_types=kinds) | {"conv_L_cache": 3},
+        text_config=text_config(tokens, 4, model_type="lfm2", layer_types=kinds) | {"conv_L_cache": 3},
         vision_config=vision | {"vision_use_head": False},
         image_token_id=tokens.convert_tokens_to_ids("<image>"),
         projector_hidden_size=32,
@@ -359,7 +214,7 @@ def aya_vision():
     tokens = tokenizer(special, turn[1], "<PAD>", "<BOS_TOKEN>", writes_bos=True)
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     config = hf.AyaVisionConfig(
-        text_config=_text(tokens, 4, model_type="cohere2", layer_types=kinds, sliding_window=16, logit_scale=1.0)
+        text_config=text_config(tokens, 4, model_type="cohere2", layer_types=kinds, sliding_window=16, logit_scale=1.0)
         | {"pad_token_id": tokens.pad_token_id},
         vision_config=SIGLIP | {"image_size": 56, "patch_size": 14},
         image_token_index=tokens.convert_tokens_to_ids("<|IMG_PATCH|>"),
@@ -387,7 +242,7 @@ def llava_next():
     vision = {"model_type": "clip_vision_model", "hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2}
     vision |= {"intermediate_size": 48, "image_size": 28, "patch_size": 14}
     config = hf.LlavaNextConfig(
-        text_config=_text(tokens, model_type="mistral", sliding_window=None),
+        text_config=text_config(tokens, model_type="mistral", sliding_window=None),
         vision_config=vision,
         image_token_index=tokens.convert_tokens_to_ids("<image>"),
         image_grid_pinpoints=pinpoints,
