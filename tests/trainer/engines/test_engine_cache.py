@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import DynamicCache
 
-from trainer.engines.batch_forward import _cache_argument
+from trainer.engines.batch_forward import cache_argument
 from trainer.engines.kv_cache import ForkingCache
 
 HEADS, SIZE, LAYERS = 2, 3, 2
@@ -85,4 +85,4 @@ def test_transformers_own_ways_to_reorder_are_closed():
 def test_the_caches_keyword_is_read_from_the_signature():
     new = SimpleNamespace(forward=lambda input_ids, cache=None: None)
     old = SimpleNamespace(forward=lambda input_ids, past_key_values=None: None)
-    assert (_cache_argument(new), _cache_argument(old)) == ("cache", "past_key_values")
+    assert (cache_argument(new), cache_argument(old)) == ("cache", "past_key_values")
