@@ -1,5 +1,6 @@
 """A serving engine without a cache, for tests: every step is a pass over the whole of each request."""
 
+import copy
 from types import SimpleNamespace
 
 import torch
@@ -23,7 +24,7 @@ class DenseRequests:
         self.block_size, self.vocab_size = block_size, self.model.config.get_text_config().vocab_size
         self.eos_ids = set(module.eos_token_ids(processor))
         self.sampler = RequestSampler(module.forbidden_token_ids(processor))
-        self.running, self.known, self.aborted, self.most = {}, set(), [], 0
+        self.running, self.known, self.aborted, self.most, self.version = {}, set(), [], 0, 0
 
     def add(self, request):
         assert request.name not in self.running and not request.media
@@ -51,6 +52,18 @@ class DenseRequests:
         for name in names:
             self.aborted.append(name)
             self.running.pop(name, None)
+
+    def load(self, weights):
+        """Into a copy of the model, by the names of its state."""
+        self.model, self.known, self.version = copy.deepcopy(self.model), set(), self.version + 1
+        fault = self.model.load_state_dict(dict(weights), strict=False)
+        assert not fault.unexpected_keys and not fault.missing_keys, fault
+
+    def wake(self):
+        self.awake = True
+
+    def rest(self):
+        self.awake = False
 
     def _cached(self, path):
         """Tokens of the path in full blocks that earlier requests had computed; the last token is always computed."""
