@@ -8,8 +8,8 @@ set -euo pipefail
 
 repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." > /dev/null && pwd)
 
-engines=(tests/trainer/engines/test_engine.py tests/trainer/engines/test_engine_trees.py tests/trainer/engines/vllm)
-engines+=(tests/trainer/evaluation/test_agent_evaluation.py)
+engines=("$repo"/tests/trainer/engines/test_{engine,engine_trees,served_training,vllm_*}.py)
+engines+=("$repo"/tests/trainer/evaluation/test_agent_evaluation.py)
 setup=() python=$repo/.venv/bin/python pytest=()
 for argument in "$@"; do
   case $argument in
