@@ -153,6 +153,7 @@ def row_tensors(rollout, pad: int):
     return torch.tensor(ids), torch.tensor(mask), width
 
 
+@pytest.mark.slow
 @family
 def test_a_dummy_picture_keeps_processes_in_step_and_changes_nothing(name):
     """A process whose rows are text computes a picture where others have some; its tower gets no gradient."""

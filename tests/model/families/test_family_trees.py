@@ -90,6 +90,7 @@ def test_every_leaf_has_the_log_probs_of_a_row_of_its_own(name, record_property)
     assert again > 4 if name in ("qwen3_5", "lfm2_vl") else again == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen3_5", "gemma3", "llava_onevision"])
 def test_a_cache_that_cannot_be_forked_is_filled_again(name, monkeypatch):
     """Every kind of layer counts as one that the engine cannot fork: the trees are as exact, and cost more."""
