@@ -70,6 +70,7 @@ def test_simulated_tasks_have_the_gradient_of_their_softmax_and_affordable_pairs
 
 
 @pytest.mark.slow
-def test_the_advice_is_near_the_best_of_the_grid():
-    rows = advise.check(tasks=2, draws=2000, seed=3)
+def test_the_advice_is_near_the_best_of_the_grid(monkeypatch):
+    monkeypatch.setattr(advise, "PRECISE", 0.02)
+    rows = advise.check(tasks=1, draws=1000, seed=3)
     assert all(1 <= row["ratio"] < 1.05 for row in rows)
