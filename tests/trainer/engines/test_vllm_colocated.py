@@ -16,11 +16,14 @@ pytest.importorskip("vllm")
 from vllm_cases import SIZE, colocated, vllm_engine
 
 from task.errors import UserError
+from trainer.engines.request_engine import RequestEngine
 from trainer.engines.requests import Draw, Request
 from trainer.engines.sampling import Sampling
 from trainer.engines.serving import Serving
 from trainer.engines.vllm.start import check_architecture, lora_settings, start
 from trainer.engines.weights import whole_weights
+from trainer.policies.policy import Policy
+from trainer.policies.segment import Segment
 from trainer.policies.thought_answer import ThoughtAnswerPolicy
 
 THINK = ThoughtAnswerPolicy(3, 2, max_thought_length=36, max_answer_length=12, thought_end="</think>")
@@ -125,15 +128,35 @@ def test_pictures_are_encoded_once_and_ids_come_back_as_sent(tiny_vlm, monkeypat
     assert all(back[name] == list(sent[name]["prompt_token_ids"]) for name in back)
 
 
-def test_computed_tokens_are_those_of_full_blocks(tiny_vlm):
-    """Four thoughts with four answers each: the prompt is computed once, and each end of a path once per block."""
-    engine, prompt = vllm_engine(tiny_vlm, Sampling()), encode(tiny_vlm[0], "Where?", (560, 560))
-    (tree,) = grow(engine, [prompt], ThoughtAnswerPolicy(4, 4, 64, 16, "e"))
-    stats, block = engine.stats, engine.requests.block_size
-    assert block == 32
-    assert stats["cached_tokens"] >= stats["reusable_tokens"] > 0.8 * stats["sent_tokens"]
-    assert stats["computed_tokens"] <= len(prompt.ids) + stats["requests"] * block
-    assert_dense(tiny_vlm, prompt, tree)
+class Fixed(Policy):
+    """Four thoughts of 128 tokens, and four answers of 32 tokens after each."""
+
+    leaves = 16
+
+    def start(self):
+        return Segment("thought", 4, 128)
+
+    def next(self, tree, node, ended):
+        return Segment("answer", 4, 32) if tree.nodes[node].kind == "thought" else None
+
+
+@pytest.mark.parametrize(("block", "computed"), [(32, 728), (128, 1944)])
+def test_computed_tokens_are_those_of_full_blocks(tiny_vlm, block, computed):
+    """A prompt of 462 tokens with a picture of 40 x 40 patches: computed once, each path's end once per open block."""
+    module, model, processor = tiny_vlm
+    prompt = encode(module, "a" * 41, (560, 560))
+    assert len(prompt.ids) == 462 and prompt.media["image_grid_thw"].tolist() == [[1, 40, 40]]
+    forbidden, ends = module.forbidden_token_ids(processor), module.eos_token_ids(processor)
+    never, forbidden = forbidden[:1], [*forbidden, *ends]  # no completion ends early
+    requests = start(model.config, processor, torch.float32, SIZE, never, forbidden, block_size=block)
+    with torch.no_grad():
+        requests.load(whole_weights(model))
+    engine = RequestEngine(requests, module.tokenizer, Sampling(), never)
+    (tree,) = grow(engine, [prompt], Fixed())
+    assert tree.unique_tokens() == 4 * 128 + 16 * 32
+    assert (engine.stats["requests"], engine.stats["sent_tokens"]) == (20, 462 * 20 + 128 * 16)
+    assert engine.stats["computed_tokens"] == computed
+    assert engine.stats["cached_tokens"] >= engine.stats["reusable_tokens"]
 
 
 def test_a_request_does_not_depend_on_what_is_cached_or_beside_it(tiny_vlm):
