@@ -43,7 +43,7 @@ BASE = {
     },
     "tree_grpo": AGENTS,
     "gigpo": AGENTS | {"num_generations": 4},
-    "turn_value": AGENTS | {"turn_chains": 3, "turn_branches": 2, "turn_rounds": 1},
+    "turn_value": AGENTS | {"turn_chains": 2, "turn_branches": 2, "turn_rounds": 1},
 }  # fmt: skip
 TWICE = {"max_steps": 2}
 ADAM = {"optim": "adamw_torch", "max_steps": 2}
@@ -154,7 +154,7 @@ OWN = {
     "branch_temperature": (0.1, {}),
     "branch_top_k": (1, {}),
     "advantage": ("inter", {}),
-    "turn_chains": (2, {}),
+    "turn_chains": (3, {}),
     "turn_branches": (3, {}),
     "turn_rounds": (2, {}),
     "sibling_penalty": (9.0, {}),
