@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import difflib
 import json
 import os
@@ -176,7 +177,10 @@ class RecipeParser(trl.TrlParser):
 
 def number_or_auto(text: str) -> int | str:
     """The value of a flag that may be `auto`."""
-    return AUTO if text == AUTO else int(text)
+    try:
+        return AUTO if text == AUTO else int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is neither a whole number nor {AUTO}") from None
 
 
 def _text(value) -> str:

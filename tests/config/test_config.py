@@ -263,7 +263,7 @@ class TestParser:
             (None, ("--think", "3"), "unknown argument --think"),
             (None, ("7",), "unknown argument 7"),
             ("think_num: 3\nthink_num: 4\n", (), "key 'think_num' occurs twice"),
-            ("think_num: many\n", (), "argument --think_num/--think-num: invalid int value: 'many'"),
+            ("think_num: many\n", (), "argument --think_num/--think-num: 'many' is neither a whole number nor auto"),
             ("method: ppo\n", (), "argument --method: invalid choice: 'ppo'"),
             (None, ("--on_bad_media", "ignore"), "invalid choice: 'ignore'"),
             ("lora_r: 0\n", (), "lora_r=0 must be at least 1"),

@@ -93,7 +93,9 @@ def test_numpys_bool_is_a_reward():
 
 def test_a_metric_that_is_no_number_is_named():
     item = {"id": "a", "question_type": "words", "accuracy": 1.0, "format": 1.0, "status": "ok"}
-    task = make_task(compute_metrics=lambda predictions: {"good": np.bool_(True), "none": None, "verdict": "fine"})
+    task = make_task(
+        compute_metrics=lambda predictions, **kw: {"good": np.bool_(True), "none": None, "verdict": "fine"}
+    )
     with pytest.raises(UserError, match=r"task/words\.py: compute_metrics gave 'fine' as 'verdict': a metric must"):
         summarise([item], {"words": task})
 
