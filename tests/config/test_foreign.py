@@ -111,7 +111,7 @@ class TestRecipes:
     @pytest.mark.parametrize("path", RECIPES, ids=lambda path: path.stem)
     @pytest.mark.parametrize("method", SETTINGS)
     def test_every_recipe_is_read_for_every_method(self, parse, path, method):
-        """Rows per micro-batch are the user's: tree_grpo's 6 and turn_value's 22 leaves do not divide the others' 16."""
+        """Rows per micro-batch are the user's: tree_grpo has 6 leaves, turn_value 22, the others 16."""
         args, printed = parse(path, "--method", method, "--per_device_train_batch_size", "528")
         assert args.method == method, printed
         assert len(printed.splitlines()) <= 1
