@@ -22,7 +22,7 @@ def test_two_records_of_one_question_are_two_groups(tiny_text, tmp_path, monkeyp
     script(monkeypatch, lambda prompt_id, policy: thought_tree(prompt_id, *tree))
 
     def reward(record, **kwargs):
-        return [float(json.loads(one)["answer"] == 1) for one in record]
+        return [float(one["answer"] == 1) for one in record]
 
     trainer = text_trainer(tiny_text, tmp_path, rows=rows, reward=reward, per_device_train_batch_size=8)
     trainer.train()

@@ -88,7 +88,7 @@ class TestRewards:
         script(monkeypatch, fixed_tree)
 
         def half(completions, record, **kwargs):
-            assert [json.loads(row)["question_type"] for row in record] == ["test"] * 4
+            assert [row["question_type"] for row in record] == ["test"] * 4
             return [1.0, None, None, 0.0]
 
         def other(prompts, **kwargs):

@@ -14,6 +14,7 @@ from task.retrieval.passages import RetrievalError
 from trainer.policies.agent.calls import FAILURES, FAULTS, Point, ToolFailure, bind_arguments, parts_of
 from trainer.policies.agent.forms import Action
 from trainer.policies.agent.observation import Framer
+from trainer.policies.agent.step import TreeShape
 
 SEARCH, ANSWER = "<think>t</think><search>q</search>", "<think>t</think><answer>x</answer>"
 
@@ -164,7 +165,7 @@ def test_too_little_room_for_a_picture_is_a_cut_completion(tiny_vlm):
     assert not counts and all(tree.nodes[leaf].status == "length" for leaf in tree.leaves())
 
 
-def test_an_environment_that_replays_otherwise_ends_the_branch(tiny_text):
+def test_an_environment_that_replays_otherwise_ends_the_branch(tiny_text, monkeypatch):
     class Fickle(Counter):
         def add(self, number: int) -> str:
             """Adds.
@@ -180,7 +181,7 @@ def test_an_environment_that_replays_otherwise_ends_the_branch(tiny_text):
 
     texts = iter(["<add>1</add>", "<add>2</add>", ANSWER, "<add>3</add>"])
     policy = policy_of(Fickle, tiny_text, tree_num=1, expand_num=1)
-    policy._chosen = lambda tree, group: [1]
+    monkeypatch.setattr(TreeShape, "_chosen", lambda shape, tree, group: [1])
     (tree,) = ScriptedAgent(tiny_text[2], lambda tree, parent: next(texts)).grow(policy, ["a"])
     assert [tree.nodes[leaf].status for leaf in tree.leaves()] == ["ok", "failed"]
     assert policy.metrics([tree])["tool/errors/replay_mismatch"][0] == 1

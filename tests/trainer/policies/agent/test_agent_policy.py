@@ -211,12 +211,12 @@ def test_an_equal_turn_at_the_same_point_is_not_paid_twice(tiny_text):
     assert sums["tool/calls"][0] == 2 and sums["tool/reused"][0] > 0 and sums["tool/replayed"][0] == 0
 
 
-def test_a_branch_that_acts_otherwise_pays_only_for_the_replay_it_needs(tiny_text):
+def test_a_branch_that_acts_otherwise_pays_only_for_the_replay_it_needs(tiny_text, monkeypatch):
     texts = iter(["<add>1</add>", "<add>1</add>", ANSWER, "<add>5</add>", ANSWER])
     Counter.made = 0
     torch.manual_seed(0)
     policy = policy_of(Counter, tiny_text, tree_num=1, expand_num=1, max_turns=3)
-    policy._chosen = lambda tree, group: [1]
+    monkeypatch.setattr(TreeShape, "_chosen", lambda shape, tree, group: [1])
     (tree,), _ = grow(policy, tiny_text, lambda tree, parent: next(texts))
     last = tiny_text[2].decode(tree.tokens(tree.leaves()[-1]))
     assert "total 6" in last
