@@ -35,7 +35,8 @@ SCRIPTS = [
 @pytest.mark.parametrize(("script", "flags"), SCRIPTS)
 def test_a_task_dropped_into_the_checkout_is_seen_from_any_directory(checkout, tmp_path, script, flags):
     data, model = flags
-    arguments = [data, checkout.parent / "data.yaml", model, tmp_path, "--output_dir", tmp_path / "out"]
+    tiny = ROOT / "scripts" / "demo" / "tiny_model"
+    arguments = [data, checkout.parent / "data.yaml", model, tiny, "--output_dir", tmp_path / "out"]
     done = subprocess.run(
         [sys.executable, checkout / script, *arguments],
         cwd=checkout.parent / "elsewhere",  # where `import task` alone would find another package
