@@ -59,7 +59,7 @@ def test_a_resumed_run_keeps_its_numbers(parse, tmp_path):
     [
         (("--think_num", "auto", "--rollout_budget", "60"), "fit a rollout_budget of 60 tokens"),
         (("--think_num", "auto", "--method", "grpo"), "grpo has no thoughts and answers"),
-        (("--think_num", "some"), "invalid number_or_auto value: 'some'"),
+        (("--think_num", "some"), "'some' is neither a whole number nor auto"),
     ],
 )
 def test_what_cannot_be_chosen_is_refused(parse, capsys, flags, sentence):
