@@ -76,6 +76,7 @@ def test_the_new_method_trains_with_its_own_advantages(with_best_of):
     assert differ
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("flag", "value", "sentence"),
     [
@@ -89,6 +90,7 @@ def test_the_new_method_checks_its_settings(with_best_of, flag, value, sentence)
     assert out.stderr.strip().endswith(f"{flag}={value}: {sentence}")
 
 
+@pytest.mark.slow
 def test_the_new_method_stands_in_the_help(with_best_of):
     out = run(with_best_of, "train.py", "--help", "all")
     assert "best_of (G chains, of which the best counts)" in " ".join(out.stdout.split())

@@ -4,9 +4,11 @@ import json
 import subprocess
 import sys
 
+import pytest
 from paths import ROOT
 
 
+@pytest.mark.slow
 def test_the_benchmark_times_the_same_trees_both_ways(tmp_path):
     out = tmp_path / "metrics.json"
     flags = ["--think_num", "2", "--answer_num", "2", "--answer", "4", "--turns", "2", "--latency", "0.3"]

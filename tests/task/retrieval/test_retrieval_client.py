@@ -317,6 +317,7 @@ def open_at_once(file, start, faults):
         faults.put(str(error))
 
 
+@pytest.mark.slow
 def test_processes_open_one_new_cache_at_the_same_moment(tmp_path):
     """SQLite reports a lock at once while another process changes the file to a write-ahead log."""
     context, faults = multiprocessing.get_context("fork"), []
