@@ -21,11 +21,10 @@ ROOT = use_checkout()
 
 import torch
 from bench_cli import benchmark_parser, run
-from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
-from cases import FixedLengths, question_of_length, write_pictures
-from peft import get_peft_model
-from rollout import Ours, Stock
-from stock import SAMPLING, stock_trainer
+from bench_model import Clock
+from cases import FixedLengths
+from rollout import on_one_prompt
+from stock import SAMPLING
 
 from model.qwen_module import Qwen2_5VLModule
 from trainer.engines.request_engine import RequestEngine
@@ -104,20 +103,8 @@ class OnVLLM:
 def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     if preset["device"] == "cpu":
         torch.compiler.set_stance("force_eager")  # vLLM's own sampler would compile a C++ kernel
-    processor = build_processor()
-    model = build_model(preset, processor)
-    write_to_the_limit(model, processor)
-    module = Qwen2_5VLModule(model.config)
-    module.processor = processor
-    image = write_pictures(folder, sizes["grid"], 1)[0]
-    question = question_of_length(module, image, sizes["text_tokens"] + 2)
+    model, processor, ours, stock = on_one_prompt(preset, sizes, folder)
     K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
-    adapter = adapter_of(preset, model)
-    if adapter:
-        model = get_peft_model(model, adapter)
-    ours = Ours(model, processor, question, image)
-    rows = [{"question": question, "image": image}] * 2
-    stock = Stock(stock_trainer(model, processor, rows, K * M, length, preset, folder), question, image)
     served = OnVLLM(model, processor, ours.prompt, preset, length, K * M)
     clock, sampled = Clock(preset["device"]), {}
     sides = {

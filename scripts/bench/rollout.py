@@ -82,7 +82,8 @@ class Stock:
         return self.rows(think_num * answer_num, sizes["answer"], behind)
 
 
-def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
+def on_one_prompt(preset: dict, sizes: dict, folder: Path) -> tuple:
+    """(model, processor, Ours, Stock): the preset's model with its adapter, and both sides on one picture prompt."""
     processor = build_processor()
     model = build_model(preset, processor)
     write_to_the_limit(model, processor)
@@ -90,14 +91,19 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     module.processor = processor
     image = write_pictures(folder, sizes["grid"], 1)[0]
     question = question_of_length(module, image, sizes["text_tokens"] + 2)
-    K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
+    leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
     rows = [{"question": question, "image": image}] * 2
     adapter = adapter_of(preset, model)
     if adapter:
         model = get_peft_model(model, adapter)
     ours = Ours(model, processor, question, image)
-    stock = Stock(stock_trainer(model, processor, rows, K * M, length, preset, folder), question, image)
+    trainer = stock_trainer(model, processor, rows, leaves, length, preset, folder)
+    return model, processor, ours, Stock(trainer, question, image)
 
+
+def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
+    model, _, ours, stock = on_one_prompt(preset, sizes, folder)
+    K, M, length = sizes["think_num"], sizes["answer_num"], sizes["thought"] + sizes["answer"]
     one, chains = f"T{K}A1", f"T{K * M}A1"
     sides = {
         f"T{K}A{M}": lambda: ours.tree(K, M, sizes),

@@ -17,7 +17,7 @@ RECORD = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer
 @pytest.fixture
 def places(tmp_path, monkeypatch):
     """(checkout, working folder, manifest) with a manifest below the checkout that names paths from its root."""
-    checkout, work = tmp_path / "checkout", tmp_path / "work"
+    checkout, work = tmp_path / "checkout", tmp_path / "folder"
     work.mkdir()
     (checkout / "scripts" / "train").mkdir(parents=True)
     path = checkout / "scripts" / "train" / "grpo_my_task.yaml"
@@ -57,11 +57,11 @@ def test_a_working_folder_that_holds_another_file_than_the_checkout_is_refused(p
     assert load_records(path)[0]["answer"] == 2
     put(checkout, answer=1)
     with pytest.raises(
-        UserError, match=r"json_path .* may be .*/work/metadata/.* or .*/checkout/metadata/.*, which differ"
+        UserError, match=r"json_path .* may be .*/folder/metadata/.* or .*/checkout/metadata/.*, which differ"
     ):
         read_manifests(path)
     (work / "metadata" / "my_task_train.json").unlink()
-    with pytest.raises(UserError, match=r"data_root .* may be .*/work/data/my_task or .*/checkout/data/my_task"):
+    with pytest.raises(UserError, match=r"data_root .* may be .*/folder/data/my_task or .*/checkout/data/my_task"):
         read_manifests(path)
     assert load_records(path, image_root=str(work / "data" / "my_task"))[0]["answer"] == 1
     monkeypatch.chdir(checkout)

@@ -5,12 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 
+from trainer_cases import text_rows, text_trainer
+
 from config.agents import parse_environment_args
 from config.methods.tree_grpo import TreeGRPOFields
 from trainer.policies.agent.build import agent_policy, shape_of
 from trainer.policies.agent.forms import Action, TagForm, Turn
 from trainer.policies.segment import Call
 from trainer.tree import PROMPT, Node, Tree
+
+SHORT = {
+    "max_turns": 3,
+    "max_turn_length": 6,
+    "max_observation_length": 40,
+    "max_completion_length": 120,
+    "tool_timeout": 5.0,
+}
 
 # The layout of Qwen2.5's template: tools in the system turn, results as <tool_response> in a user turn.
 TOOL_TEMPLATE = (
@@ -186,3 +196,10 @@ def act_by_text(monkeypatch) -> None:
         return Turn(answered=True) if code % 3 == 0 else Turn(actions=(Action(self.tools[0], argument),))
 
     monkeypatch.setattr(TagForm, "read", read)
+
+
+def agent_trainer(tiny_text, folder, made, **settings):
+    """A trainer on four records of an environment, with short turns."""
+    trainer = text_trainer(tiny_text, folder, rows=text_rows(4), **SHORT | settings)
+    trainer.tasks = {"test": task_of(made, made.__name__)}
+    return trainer

@@ -3,19 +3,14 @@
 from collections import defaultdict
 
 import pytest
-from agent_cases import Counter, Echo, act_by_text, task_of
-from trainer_cases import largest_gap, logged, norm, run, text_rows, text_trainer
+from agent_cases import Counter, Echo, act_by_text, agent_trainer
+from trainer_cases import largest_gap, logged, norm, run
 
 from trainer.tree import PROMPT
 
 SETTINGS = {
     "method": "gigpo",
     "num_generations": 4,
-    "max_turns": 3,
-    "max_turn_length": 6,
-    "max_observation_length": 40,
-    "max_completion_length": 120,
-    "tool_timeout": 5.0,
     "beta": 0.0,
     "learning_rate": 1e-2,
     "scale_rewards": "none",
@@ -24,13 +19,11 @@ SETTINGS = {
 
 @pytest.fixture
 def agents(tiny_text, tmp_path, monkeypatch):
-    """A trainer on four records of an environment, whose turns are read from its text."""
+    """Makes trainers on an environment whose turns are read from the model's text."""
     act_by_text(monkeypatch)
 
     def make(made=Counter, folder="run", **changes):
-        trainer = text_trainer(tiny_text, tmp_path / folder, rows=text_rows(4), **SETTINGS | changes)
-        trainer.tasks = {"test": task_of(made, made.__name__)}
-        return trainer
+        return agent_trainer(tiny_text, tmp_path / folder, made, **SETTINGS | changes)
 
     return make
 

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from agent_cases import Counter, Echo, act_by_text, task_of
-from trainer_cases import largest_gap, logged, norm, run, text_rows, text_trainer
+from agent_cases import Counter, Echo, act_by_text, agent_trainer
+from trainer_cases import largest_gap, logged, norm, run
 
 from trainer.advantages.leaf_group import leaf_group
 from trainer.advantages.turn_value import turn_value
@@ -14,24 +14,17 @@ SETTINGS = {
     "turn_chains": 2,
     "turn_branches": 2,
     "turn_rounds": 1,
-    "max_turns": 3,
-    "max_turn_length": 6,
-    "max_observation_length": 40,
-    "max_completion_length": 120,
-    "tool_timeout": 5.0,
     "learning_rate": 1e-2,
 }
 
 
 @pytest.fixture
 def agents(tiny_text, tmp_path, monkeypatch):
-    """A trainer on four records of an environment, whose turns are read from its text."""
+    """Makes trainers on an environment whose turns are read from the model's text."""
     act_by_text(monkeypatch)
 
     def make(made=Counter, folder="run", **changes):
-        trainer = text_trainer(tiny_text, tmp_path / folder, rows=text_rows(4), **SETTINGS | changes)
-        trainer.tasks = {"test": task_of(made, made.__name__)}
-        return trainer
+        return agent_trainer(tiny_text, tmp_path / folder, made, **SETTINGS | changes)
 
     return make
 

@@ -6,8 +6,8 @@ import math
 import time
 
 import pytest
-from agent_cases import Counter, Echo, ForkingCounter, act_by_text, task_of
-from trainer_cases import logged, run, text_rows, text_trainer, vlm_trainer, weights
+from agent_cases import Counter, Echo, ForkingCounter, act_by_text, agent_trainer
+from trainer_cases import logged, run, vlm_trainer, weights
 
 from dataset.dataset_grpo import rows_from_records
 from task.gridworld import draw
@@ -20,19 +20,14 @@ def acting(monkeypatch):
     act_by_text(monkeypatch)
 
 
-def agent_trainer(tiny_text, folder, made, **changes):
-    plain = {
-        "method": "tree_grpo", "max_turn_length": 6, "max_observation_length": 40,
-        "max_completion_length": 120, "max_turns": 3, "tool_timeout": 5.0, "beta": 0.0, "learning_rate": 1e-2,
-    }  # fmt: skip
-    trainer = text_trainer(tiny_text, folder, rows=text_rows(4), **{**plain, **changes})
-    trainer.tasks = {"test": task_of(made, made.__name__)}
-    return trainer
+def trainer_of(tiny_text, folder, made, **changes):
+    plain = {"method": "tree_grpo", "beta": 0.0, "learning_rate": 1e-2}
+    return agent_trainer(tiny_text, folder, made, **plain | changes)
 
 
 @pytest.mark.parametrize("made", [Echo, Counter])
 def test_steps_change_weights_and_say_what_the_agents_did(tiny_text, tmp_path, acting, made):
-    trainer = agent_trainer(tiny_text, tmp_path, made, max_steps=2, shared_token_weight="per_leaf")
+    trainer = trainer_of(tiny_text, tmp_path, made, max_steps=2, shared_token_weight="per_leaf")
     before = weights(trainer)
     recorder = run(trainer)
     assert all(math.isfinite(loss) for loss in recorder.losses)
@@ -64,7 +59,7 @@ def test_a_retriever_that_dies_in_mid_run_is_counted_and_training_goes_on(tiny_t
                 raise RetrievalError("refused", "the server is gone")
             return f"found {query}"
 
-    trainer = agent_trainer(tiny_text, tmp_path, Dying, max_steps=6)
+    trainer = trainer_of(tiny_text, tmp_path, Dying, max_steps=6)
     recorder = run(trainer)
     assert trainer.state.global_step == 6 and all(math.isfinite(loss) for loss in recorder.losses)
     refused = logged(trainer, "tool/errors/refused")
@@ -85,14 +80,14 @@ def test_answers_that_come_too_late_cost_their_timeout_and_no_more(tiny_text, tm
             time.sleep(5)
             return "late"
 
-    trainer = agent_trainer(tiny_text, tmp_path, Slow, max_steps=1, tool_timeout=0.5)
+    trainer = trainer_of(tiny_text, tmp_path, Slow, max_steps=1, tool_timeout=0.5)
     started = time.monotonic()
     run(trainer)
     assert time.monotonic() - started < 20 and logged(trainer, "tool/errors/timeout")[0] > 0
 
 
 def test_the_same_seed_trains_the_same(tiny_text, tmp_path, acting):
-    losses = [run(agent_trainer(tiny_text, tmp_path / str(i), Counter, max_steps=2)).losses for i in range(2)]
+    losses = [run(trainer_of(tiny_text, tmp_path / str(i), Counter, max_steps=2)).losses for i in range(2)]
     assert losses[0] == losses[1]
 
 
@@ -124,7 +119,7 @@ def ends(trainer_of, changes: dict) -> list[dict]:
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_packed_agents_learn_what_rows_apart_learn(tiny_text, tmp_path, acting, name):
     packed, apart = ends(
-        lambda **given: agent_trainer(tiny_text, tmp_path / given["prefix_sharing"], ForkingCounter, **given),
+        lambda **given: trainer_of(tiny_text, tmp_path / given["prefix_sharing"], ForkingCounter, **given),
         COMBINATIONS[name],
     )
     assert max((packed[key] - apart[key]).abs().max().item() for key in packed) < 1e-5

@@ -4,8 +4,17 @@ import math
 
 import numpy as np
 import pytest
-from agent_cases import Counter, Echo, ForkingCounter, ScriptedAgent, act_by_text, policy_of, task_of, turns
-from trainer_cases import logged, run, text_rows, text_trainer
+from agent_cases import (
+    Counter,
+    Echo,
+    ForkingCounter,
+    ScriptedAgent,
+    act_by_text,
+    agent_trainer,
+    policy_of,
+    turns,
+)
+from trainer_cases import logged, run
 
 from task import gridworld
 from task.errors import UserError
@@ -92,10 +101,7 @@ def test_gigpo_by_hand():
 )
 def test_rows_are_compared_by_the_return_of_their_episode(tiny_text, tmp_path, monkeypatch, method, sizes, gamma):
     act_by_text(monkeypatch)
-    limits = {"max_turns": 3, "max_turn_length": 6, "max_observation_length": 40, "max_completion_length": 120}
-    given = {"method": method, "tool_timeout": 5.0, "beta": 0.0, "gamma": gamma}
-    trainer = text_trainer(tiny_text, tmp_path, rows=text_rows(4), **given | limits | sizes)
-    trainer.tasks = {"test": task_of(Paying, "Paying")}
+    trainer = agent_trainer(tiny_text, tmp_path, Paying, method=method, beta=0.0, gamma=gamma, **sizes)
     run(trainer)
     rollout, rewards = trainer.generation.rollout, trainer._all_rows().rewards
     discount = 1.0 if method == "gigpo" else gamma
