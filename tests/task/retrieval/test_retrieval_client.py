@@ -8,59 +8,15 @@ import socket
 import sqlite3
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from local_server import LocalServer, send
 
 pytest.importorskip("httpx2")
 from task.retrieval import http_retriever
 from task.retrieval.cache import SearchCache
 from task.retrieval.http_retriever import MAX_QUERIES, HttpRetriever
 from task.retrieval.passages import RetrievalError
-
-
-class Server:
-    """A search server that does as told: `answer(handler, question)` responds, `asked` holds every question."""
-
-    def __init__(self):
-        self.asked, self.at_once, self.most_at_once = [], 0, 0
-        self.answer, self.lock = echo, threading.Lock()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with outer.lock:
-                    outer.asked.append(question)
-                    outer.at_once += 1
-                    outer.most_at_once = max(outer.most_at_once, outer.at_once)
-                try:
-                    outer.answer(self, question)
-                except OSError:
-                    pass  # the client has gone
-                finally:
-                    with outer.lock:
-                        outer.at_once -= 1
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads = True
-        self.http.block_on_close = False
-        self.url = f"http://127.0.0.1:{self.http.server_port}"
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
-
-    def stop(self):
-        self.http.shutdown()
-        self.http.server_close()
-
-
-def send(handler, content: bytes, status=200):
-    handler.send_response(status)
-    handler.send_header("Content-Length", str(len(content)))
-    handler.end_headers()
-    handler.wfile.write(content)
 
 
 def results(question) -> list:
@@ -82,7 +38,7 @@ def raw(content, status=200):
 
 @pytest.fixture
 def server():
-    server = Server()
+    server = LocalServer(echo)
     yield server
     server.stop()
 
@@ -285,7 +241,7 @@ def test_answers_outlive_the_client_and_the_server(server, tmp_path):
     assert kind_of(again, "bird") == "refused"
     with pytest.raises(RetrievalError):
         again.search(["cat"], 3)  # another top_k is another question
-    server.http = Server().http  # for the fixture to stop
+    server.http = LocalServer(echo).http  # for the fixture to stop
 
 
 def ask_in_a_process(url, cache, start, answers):

@@ -1,12 +1,11 @@
 """A judge behind an OpenAI-compatible endpoint: asked concurrently and once per answer; its failures abstain."""
 
 import json
-import threading
 import time
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
+from local_server import LocalServer, send
 
 pytest.importorskip("httpx2")
 from task import open_question
@@ -18,54 +17,30 @@ from task.rewards.self_test import run_self_test
 from task.task_loader import load_tasks
 
 
-class Endpoint:
-    """A local server: `reply(question)` gives (status, bytes) or the judge's text; `asked` holds every request."""
+class Endpoint(LocalServer):
+    """`reply(question)` gives (status, bytes), or the judge's text."""
 
     def __init__(self):
-        self.asked, self.headers, self.at_once, self.most_at_once = [], [], 0, 0
-        self.reply, self.lock = (lambda question: "GRADE: 10"), threading.Lock()
-        outer = self
+        self.reply = lambda question: "GRADE: 10"
+        super().__init__(self.respond)
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                question = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                with outer.lock:
-                    outer.asked.append((self.path, question))
-                    outer.headers.append(dict(self.headers))
-                    outer.at_once += 1
-                    outer.most_at_once = max(outer.most_at_once, outer.at_once)
-                try:
-                    found = outer.reply(question)
-                    if isinstance(found, str):
-                        found = 200, json.dumps({"choices": [{"message": {"content": found}}]}).encode()
-                    self.send_response(found[0])
-                    self.send_header("Content-Length", str(len(found[1])))
-                    self.end_headers()
-                    self.wfile.write(found[1])
-                except OSError:
-                    pass  # the client has gone
-                finally:
-                    with outer.lock:
-                        outer.at_once -= 1
-
-            def log_message(self, *arguments):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.http.daemon_threads, self.http.block_on_close = True, False
-        threading.Thread(target=self.http.serve_forever, args=(0.02,), daemon=True).start()
+    def respond(self, handler, question) -> None:
+        found = self.reply(question)
+        if isinstance(found, str):
+            found = 200, json.dumps({"choices": [{"message": {"content": found}}]}).encode()
+        status, content = found
+        send(handler, content, status)
 
 
 @pytest.fixture
 def endpoint(monkeypatch):
     made = Endpoint()
-    monkeypatch.setenv("JUDGE_URL", f"http://127.0.0.1:{made.http.server_port}/v1/")
+    monkeypatch.setenv("JUDGE_URL", f"{made.url}/v1/")
     monkeypatch.setenv("JUDGE_MODEL", "strict")
     monkeypatch.setenv("JUDGE_TIMEOUT", "5")
     monkeypatch.setattr(llm_judge, "BACK_OFF", 0.01)
     yield made
-    made.http.shutdown()
-    made.http.server_close()
+    made.stop()
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +73,7 @@ def test_a_grade_is_a_reward_and_the_request_says_what_to_grade(endpoint, tasks,
     monkeypatch.setenv("JUDGE_API_KEY", "secret")
     endpoint.reply = lambda question: f"Fine.\nGRADE: {len(answer_in(question))}"
     assert scores(tasks, ["abc", "abcdefg"], extra={"rubric": "two causes"})[0] == [0.3, 0.7]
-    path, question = endpoint.asked[0]
+    path, question = endpoint.paths[0], endpoint.asked[0]
     assert path == "/v1/chat/completions" and question["model"] == "strict" and question["temperature"] == 0
     assert endpoint.headers[0]["Authorization"] == "Bearer secret"
     said = question["messages"][1]["content"]
@@ -136,7 +111,7 @@ def test_a_failure_abstains_is_counted_and_is_not_remembered(endpoint, tasks, fa
     endpoint.reply = lambda question: wrong if answer_in(question) == "bad" else "GRADE: 6"
     found, logged = scores(tasks, ["good", "bad", "good too"])
     assert found == [0.6, None, 0.6] and logged[f"rewards/accuracy_reward/{kind}"] == [1.0]
-    assert sum(answer_in(question) == "bad" for _, question in endpoint.asked) == requests
+    assert sum(answer_in(question) == "bad" for question in endpoint.asked) == requests
     assert "accuracy_reward failed on record 'q'" in capsys.readouterr().err
     endpoint.reply = lambda question: "GRADE: 6"
     known = wrong if isinstance(wrong, str) else None

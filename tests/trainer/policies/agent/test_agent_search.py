@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 from agent_cases import ScriptedAgent, policy_of, task_of, turns
+from local_server import LocalServer, send
 
 from task.search_qa import make_environment
 
@@ -20,30 +19,6 @@ def corpus(tmp_path):
     file = tmp_path / "corpus.jsonl"
     file.write_text(json.dumps({"id": "1", "title": "Seine", "text": "A river through Paris."}) + "\n")
     return str(file)
-
-
-class Server:
-    """A search server that answers `body`, or what `body()` gives."""
-
-    def __init__(self, body):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                size = int(self.headers["Content-Length"])
-                question = json.loads(self.rfile.read(size))
-                content = body(question)
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(content)
-
-            def log_message(self, *args): ...
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.http.server_port}/retrieve"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
-
-    def close(self):
-        self.http.shutdown()
-        self.http.server_close()
 
 
 def grown(tiny, settings, write, ids=("a",), **changes):
@@ -82,24 +57,28 @@ def test_settings_that_cannot_work_end_the_run(tiny_text, settings, sentence):
 
 def test_a_server_that_is_killed_ends_branches_and_is_counted(tiny_text):
     pytest.importorskip("httpx2")
-    server, asked = Server(found), iter(range(1000))
+    server, asked = LocalServer(lambda handler, question: send(handler, found(question))), iter(range(1000))
 
     def write(tree, parent):
         number = next(asked)
         if number == 3:
-            server.close()
+            server.stop()
         return f"<think>t</think><search>river {number}</search>"
 
-    trees, errors = grown(tiny_text, {"retriever": server.url, "timeout": 2.0}, write, max_turns=2)
+    trees, errors = grown(tiny_text, {"retriever": f"{server.url}/retrieve", "timeout": 2.0}, write, max_turns=2)
     assert errors["refused"] > 0 and all(len(tree.leaves()) == 6 for tree in trees)
     assert {node.status for node in trees[0].nodes} >= {"ok", "failed"}
 
 
 def test_an_answer_that_is_not_json_ends_the_branch(tiny_text):
     pytest.importorskip("httpx2")
-    server = Server(lambda question: b"<html>")
+    server = LocalServer(lambda handler, question: send(handler, b"<html>"))
     (tree,), errors = grown(
-        tiny_text, {"retriever": server.url}, turns("<search>q</search>", ANSWER), tree_num=2, expand_num=0
+        tiny_text,
+        {"retriever": f"{server.url}/retrieve"},
+        turns("<search>q</search>", ANSWER),
+        tree_num=2,
+        expand_num=0,
     )
-    server.close()
+    server.stop()
     assert errors == {"bad_json": 2} and {tree.nodes[leaf].status for leaf in tree.leaves()} == {"failed"}
