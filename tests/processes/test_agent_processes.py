@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
-from paths import ROOT
+from two_processes import run_on_two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -18,13 +15,10 @@ pytestmark = pytest.mark.slow
 def test_two_steps_of_the_search_demo(tmp_path, sync):
     pytest.importorskip("bm25s")
     pandas = pytest.importorskip("pandas")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
-    command += ["--config", "config/recipes/tree_grpo_demo.yaml", "--output_dir", str(tmp_path), "--max_steps", "2"]
-    command += ["--per_device_train_batch_size", "12", "--advantage", "inter", "--log_completions", "true"]
-    command += ["--sync_prompt_across_ranks", str(sync), "--ddp_timeout", "90"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr[-4000:]
+    flags = ["--config", "config/recipes/tree_grpo_demo.yaml", "--output_dir", tmp_path, "--max_steps", 2]
+    flags += ["--per_device_train_batch_size", 12, "--advantage", "inter", "--log_completions", "true"]
+    flags += ["--sync_prompt_across_ranks", sync, "--ddp_timeout", 90]
+    run_on_two_processes("train.py", *flags, timeout=240)
     lines = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     steps = [line for line in lines if "tool/calls" in line]
     assert len(steps) == 2 and all(line["tool/calls"] > 0 for line in steps)

@@ -1,14 +1,10 @@
 """Training with `vllm_mode` server, on a stand-in that samples from the weights it is sent."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 import torch
 from fake_vllm import ServedModel, fake_vllm
-from paths import ROOT
 from trainer_cases import logged, text_trainer, weights
+from two_processes import run_on_two_processes
 
 from trainer.engines.requests import Draw, Request
 from trainer.engines.vllm.server_http import ServerError
@@ -116,11 +112,7 @@ def test_a_folder_that_cannot_be_written_ends_the_run_with_one_sentence(tiny_tex
 
 @pytest.mark.slow
 def test_two_processes_train_on_one_server_and_one_of_them_sends_the_weights(tiny_text_dir, tmp_path, server):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--standalone"]
-    command += [str(ROOT / "tests/support/served_case.py"), str(tmp_path), str(tiny_text_dir), server.url]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    run_on_two_processes("tests/support/served_case.py", tmp_path, tiny_text_dir, server.url, timeout=240)
     first, second = (torch.load(tmp_path / f"{rank}.pt") for rank in range(2))
     assert server.calls.count("load_folder") == 2 and server.version.endswith(":2")
     assert len(first["gaps"]) == 2 and max(first["gaps"]) < 0.05, "the second step's weights were sent"

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 
 import pytest
-from paths import ROOT
+from two_processes import run_on_two_processes
 
 pytestmark = pytest.mark.slow
 
@@ -17,22 +14,10 @@ pytestmark = pytest.mark.slow
 def test_two_steps_of_the_demo(tmp_path, sync):
     pytest.importorskip("vllm")
     pandas = pytest.importorskip("pandas")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py"]
-    command += ["--config", "config/recipes/grpo_ma_demo.yaml", "--output_dir", str(tmp_path), "--max_steps", "2"]
-    command += [
-        "--use_vllm",
-        "true",
-        "--vllm_gpu_memory_utilization",
-        "0.05",
-        "--log_completions",
-        "true",
-        "--logging_steps",
-        "1",
-    ]
-    command += ["--sync_prompt_across_ranks", str(sync), "--ddp_timeout", "120"]
-    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, timeout=400)
-    assert done.returncode == 0, done.stderr[-4000:]
+    flags = ["--config", "config/recipes/grpo_ma_demo.yaml", "--output_dir", tmp_path, "--max_steps", 2]
+    flags += ["--use_vllm", "true", "--vllm_gpu_memory_utilization", 0.05, "--log_completions", "true"]
+    flags += ["--logging_steps", 1, "--sync_prompt_across_ranks", sync, "--ddp_timeout", 120]
+    run_on_two_processes("train.py", *flags, timeout=400)
     steps = [json.loads(line) for line in (tmp_path / "log.jsonl").read_text().splitlines()]
     steps = [line for line in steps if "sampling/policy_gap_max" in line]
     assert len(steps) == 2 and all(line["sampling/policy_gap_max"] < 1e-2 for line in steps)
