@@ -175,14 +175,9 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
         model_name,
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=dtype_to_load(dtype, args, adapter=model_args.use_peft),
-        attn_implementation=model_args.attn_implementation,
         quantization_config=model_args.quantization(dtype),
-        min_pixels=model_args.min_pixels,
-        max_pixels=model_args.max_pixels,
-        coordinate_frame=frame,
-        chat_template_kwargs=args.chat_template_kwargs,
         trainable=True,
-        **source,
+        **model_args.loading(frame, args.chat_template_kwargs, args.trust_remote_code),
     )
     make_output(args.output_dir)  # not before: a wrong path of a model leaves no folder behind
     module.freeze(model, model_args.freeze_vision)

@@ -93,6 +93,23 @@ class GRPOModelConfig(trl.ModelConfig):
         """The dtype the weights are loaded in, by name."""
         return ("bfloat16" if bf16 else "float32") if self.dtype in (None, "auto") else self.dtype
 
+    def loading(self, frame: str | None, template_kwargs: str | dict | None, trust_remote_code: bool) -> dict:
+        """Arguments of `model.loading.load_policy` on which everything that prompts the run's policy must agree.
+
+        Args:
+            frame: of the model's coordinates, see `model.loading.coordinate_frame_of`.
+            template_kwargs: switches of the chat template, as JSON or a dict.
+        """
+        return {
+            "attn_implementation": self.attn_implementation,
+            "min_pixels": self.min_pixels,
+            "max_pixels": self.max_pixels,
+            "coordinate_frame": frame,
+            "chat_template_kwargs": template_kwargs,
+            "revision": self.model_revision,
+            "trust_remote_code": trust_remote_code,
+        }
+
     def quantization(self, dtype: str):
         """bitsandbytes settings for QLoRA (`load_in_4bit`, `load_in_8bit`) that compute in `dtype`, or None."""
         return trl.get_quantization_config(replace(self, dtype=dtype))

@@ -202,14 +202,9 @@ def build_trainer(
         model_args.model_name_or_path,
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=dtype_to_load(dtype, training, adapter=model_args.use_peft),
-        attn_implementation=model_args.attn_implementation or "sdpa",
-        min_pixels=model_args.min_pixels,
-        max_pixels=model_args.max_pixels,
-        coordinate_frame=frame,
-        chat_template_kwargs=args.chat_template_kwargs,
-        revision=model_args.model_revision,
-        trust_remote_code=training.trust_remote_code,
         trainable=True,
+        **model_args.loading(frame, args.chat_template_kwargs, training.trust_remote_code)
+        | {"attn_implementation": model_args.attn_implementation or "sdpa"},
     )
     make_output(training.output_dir)  # not before: a wrong path of a model leaves no folder behind
     check_opened_thought(args.thought_end, module)

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from dataset.dataset_grpo import build_dataset, read_row
-from model.loading import load_policy
+from model.loading import coordinate_frame_of, load_policy
 from task.errors import UserError
 from task.own_tasks import use_task_dir
 from task.task_loader import load_tasks
@@ -34,12 +34,15 @@ def probe_policy(script, args, model_args, locate=str, unit: str = "tokens") -> 
     if not script.dataset_name:
         raise UserError("no training data to probe: give --dataset_name MANIFEST.yaml, or a record file")
     use_task_dir(script.task_dir)
-    tasks = load_tasks(thought_end=args.thought_end)
+    name = locate(model_args.model_name_or_path)
+    source = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
+    frame = coordinate_frame_of(name, given=model_args.coordinate_frame, **source)
+    tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
     manifests = [locate(path) for path in script.dataset_name]
     rows = build_dataset(manifests, tasks, image_root=script.image_root, on_bad_media=args.on_bad_media)
     chosen = np.random.default_rng(args.seed).permutation(len(rows))[:PROMPTS]
     rows = [rows[int(i)] for i in chosen]
-    engine, module = _engine(args, model_args, locate)
+    engine, module = _engine(args, model_args, frame, locate)
     encoder = PromptEncoder(module, args.max_prompt_length, args.on_long_prompt, args.on_bad_media)
     pairs = [(encoder.encode(row), read_row(row)) for row in rows]
     prompts, records = zip(*(pair for pair in pairs if pair[0] is not None), strict=True)
@@ -71,16 +74,12 @@ def probe_policy(script, args, model_args, locate=str, unit: str = "tokens") -> 
     return Probe(*found, *costs)
 
 
-def _engine(args, model_args, locate):
+def _engine(args, model_args, frame: str | None, locate):
     module, model, processor = load_policy(
         locate(model_args.model_name_or_path),
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
         dtype=model_args.resolve_dtype(args.bf16),
-        attn_implementation=model_args.attn_implementation,
-        min_pixels=model_args.min_pixels,
-        max_pixels=model_args.max_pixels,
-        revision=model_args.model_revision,
-        trust_remote_code=args.trust_remote_code,
+        **model_args.loading(frame, args.chat_template_kwargs, args.trust_remote_code),
     )
     module.processor = processor
     sampling = Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
