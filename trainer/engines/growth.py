@@ -54,8 +54,9 @@ class Growth:
         """Grows until no row is live, no call is pending and the policy wants no further branches."""
         self._run(self.forward.prefill())
 
-    def extend(self, branches: list[tuple[int, Branch]]) -> None:
-        """Grows (prompt, branch) pairs below nodes that a segment followed, once `run` has ended."""
+    def extend(self, branches: list[tuple[int, Branch]], stats: dict[str, int]) -> None:
+        """Grows (prompt, branch) pairs below nodes that a segment followed, after `run`; counted in `stats`."""
+        self.stats = stats
         self.entering = [Fork(prompt, branch.node, branch.segment) for prompt, branch in branches]
         self.stats["forks"] += len(branches)
         self._run(self.parked.no_logits())

@@ -13,14 +13,13 @@ from trainer.engines.request_growth import RequestGrowth
 from trainer.engines.requests import Requests
 from trainer.engines.sampling import Sampling
 from trainer.engines.stop_strings import stop_matcher
+from trainer.engines.tree_engine import TreeEngine
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch
-from trainer.tree import PROMPT, Node, Tree
-
-COUNTS = ("prompt_tokens", "generated_tokens", "observation_tokens", "steps", "calls", "forks", *prefix_use.COUNTS)
+from trainer.tree import Tree
 
 
-class RequestEngine:
+class RequestEngine(TreeEngine):
     """The trees of `TransformersEngine`, by requests.
 
     Args:
@@ -39,6 +38,7 @@ class RequestEngine:
         totals: their sums over all calls.
     """
 
+    counts = ("prompt_tokens", "generated_tokens", "observation_tokens", "steps", "calls", "forks", *prefix_use.COUNTS)
     names = map(str, itertools.count())  # of the requests of this process
 
     def __init__(
@@ -52,10 +52,8 @@ class RequestEngine:
         progress: Callable[[int], None] | None = None,
         grown: Callable[[list, list[Tree], Policy], None] | None = None,
     ):
-        self.requests, self.tokenizer, self.sampling, self.eos_ids = requests, tokenizer, sampling, list(eos_ids)
-        self.max_prompts, self.max_calls, self.progress, self.grown = max_prompts, max_calls, progress, grown
-        self.stats, self.totals = dict.fromkeys(COUNTS, 0), dict.fromkeys(COUNTS, 0)
-        self._kept: list[RequestGrowth] = []  # of the last `grow`, if its policy extends trees
+        super().__init__(tokenizer, sampling, eos_ids, max_prompts, max_calls, progress)
+        self.requests, self.grown, self.totals = requests, grown, dict.fromkeys(self.counts, 0)
 
     def grow(self, prompts: list, policy: Policy, prompt_ids: list[str]) -> list[Tree]:
         """One tree per prompt, as `TransformersEngine.grow`.
@@ -63,14 +61,7 @@ class RequestEngine:
         Draws one number from torch's default generator. A tree is a function of it, of the place of its prompt, and of
         what its policy and tools answer.
         """
-        self.stats, self._kept = dict.fromkeys(COUNTS, 0), []
-        trees = [Tree(prompt_id) for prompt_id in prompt_ids]
-        readable = [number for number, prompt in enumerate(prompts) if prompt is not None]
-        for number in set(range(len(prompts))) - set(readable):
-            trees[number].add(Node(PROMPT, policy.start().kind, self.eos_ids[:1], sampled=False, status="failed"))
-        places, size = Places(), self.max_prompts or max(len(readable), 1)
-        for start in range(0, len(readable), size):
-            self._grow_together(readable[start : start + size], prompts, trees, policy, places)
+        trees = self._grow(prompts, policy, prompt_ids, Places())
         self._add_to_totals()
         if self.grown is not None:
             self.grown(prompts, trees, policy)
@@ -78,21 +69,17 @@ class RequestEngine:
 
     def extend(self, branches: list[tuple[Tree, Branch]]) -> None:
         """Samples below nodes of trees of the last `grow`, as `TransformersEngine.extend`."""
-        self.stats, kept, self._kept = dict.fromkeys(COUNTS, 0), self._kept, []
-        for growth in kept:
-            place = {id(tree): prompt for prompt, tree in enumerate(growth.trees)}
-            own = [(place[id(tree)], branch) for tree, branch in branches if id(tree) in place]
-            if own:
-                growth.extend(own, self.stats)
+        super().extend(branches)
         self._add_to_totals()
 
     def _add_to_totals(self) -> None:
         for name, count in self.stats.items():
             self.totals[name] += count
 
-    def _grow_together(self, numbers: list[int], prompts: list, trees: list[Tree], policy: Policy, places: Places):
+    def _grow_together(
+        self, numbers: list[int], prompts: list, trees: list[Tree], policy: Policy, places: Places
+    ) -> RequestGrowth:
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=self.requests.vocab_size)
-        own_prompts, own_trees = ([values[number] for number in numbers] for values in (prompts, trees))
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
             growth = RequestGrowth(
                 self.requests,
@@ -102,14 +89,13 @@ class RequestEngine:
                 self.eos_ids,
                 self.sampling,
                 policy,
-                own_prompts,
-                own_trees,
+                prompts,
+                trees,
                 numbers,
                 self.stats,
                 self.names,
                 self.progress,
             )
             growth.run()
-        if policy.extends:
-            self._kept.append(growth)
-        self.stats["prompt_tokens"] += sum(len(prompt.ids) for prompt in own_prompts)
+        self.stats["prompt_tokens"] += sum(len(prompt.ids) for prompt in prompts)
+        return growth

@@ -25,22 +25,13 @@ from trainer.engines.media_features import MediaFeatures
 from trainer.engines.refed_forward import RefedForward
 from trainer.engines.sampling import Sampler, Sampling
 from trainer.engines.stop_strings import stop_matcher
+from trainer.engines.tree_engine import TreeEngine
 from trainer.policies.policy import Policy
 from trainer.policies.segment import Branch
-from trainer.tree import PROMPT, Node, Tree
-
-COUNTS = (
-    "prompt_tokens",
-    "generated_tokens",
-    "observation_tokens",
-    "recomputed_tokens",
-    "steps",
-    "calls",
-    "forks",
-)
+from trainer.tree import PROMPT, Tree
 
 
-class TransformersEngine:
+class TransformersEngine(TreeEngine):
     """Grows trees with `model.forward` and a cache that forks.
 
     Args:
@@ -61,6 +52,16 @@ class TransformersEngine:
             (splits and branches that the policy made in addition to the segments that follow a node).
     """
 
+    counts = (
+        "prompt_tokens",
+        "generated_tokens",
+        "observation_tokens",
+        "recomputed_tokens",
+        "steps",
+        "calls",
+        "forks",
+    )
+
     def __init__(
         self,
         model,
@@ -76,11 +77,8 @@ class TransformersEngine:
         assert eos_ids and not set(eos_ids) & set(forbidden_ids), (eos_ids, forbidden_ids)
         # PEFT puts its layers into the base model, so calling it directly saves a wrapper at every step.
         self.model = model.get_base_model() if hasattr(model, "get_base_model") else model
-        self.module, self.tokenizer, self.eos_ids = module, tokenizer, list(eos_ids)
-        self.sampling, self.sampler = sampling, Sampler(sampling, forbidden_ids)
-        self.max_prompts, self.max_calls, self.progress = max_prompts, max_calls, progress
-        self.stats = dict.fromkeys(COUNTS, 0)
-        self._kept: list[Growth] = []  # of the last `grow`, if its policy extends trees
+        self.module, self.sampler = module, Sampler(sampling, forbidden_ids)
+        super().__init__(tokenizer, sampling, eos_ids, max_prompts, max_calls, progress)
 
     @torch.no_grad()
     def grow(self, prompts: list, policy: Policy, prompt_ids: list[str]) -> list[Tree]:
@@ -97,17 +95,7 @@ class TransformersEngine:
         assert not self.model.training, (
             "rollouts need eval mode: in train mode dropout is active and the cache may be off"
         )
-        self.stats, self._kept = dict.fromkeys(COUNTS, 0), []
-        trees = [Tree(prompt_id) for prompt_id in prompt_ids]
-        pairs = list(zip(prompts, trees, strict=True))
-        for _, tree in (pair for pair in pairs if pair[0] is None):
-            tree.add(Node(PROMPT, policy.start().kind, self.eos_ids[:1], sampled=False, status="failed"))
-        pairs = [pair for pair in pairs if pair[0] is not None]
-        size, media = self.max_prompts or max(len(pairs), 1), MediaFeatures(self.model, self.module)
-        for start in range(0, len(pairs), size):
-            batch = pairs[start : start + size]
-            self._grow_together([prompt for prompt, _ in batch], [tree for _, tree in batch], policy, media)
-        return trees
+        return self._grow(prompts, policy, prompt_ids, MediaFeatures(self.model, self.module))
 
     @torch.no_grad()
     def extend(self, branches: list[tuple[Tree, Branch]]) -> None:
@@ -116,15 +104,11 @@ class TransformersEngine:
         A branch starts from the kept keys, values and logits of its node, so nothing is computed twice. `stats` counts
         this call alone.
         """
-        self.stats, kept, self._kept = dict.fromkeys(COUNTS, 0), self._kept, []
-        for growth in kept:
-            place = {id(tree): prompt for prompt, tree in enumerate(growth.trees)}
-            own = [(place[id(tree)], branch) for tree, branch in branches if id(tree) in place]
-            growth.stats = self.stats
-            if own:
-                growth.extend(own)
+        super().extend(branches)
 
-    def _grow_together(self, prompts: list, trees: list[Tree], policy: Policy, media: MediaFeatures) -> None:
+    def _grow_together(
+        self, numbers: list[int], prompts: list, trees: list[Tree], policy: Policy, media: MediaFeatures
+    ) -> Growth:
         vocab_size = self.model.config.get_text_config().vocab_size
         matcher = partial(stop_matcher, self.tokenizer, vocab_size=vocab_size)
         rows = LiveRows(trees, policy.start(), self.eos_ids, matcher)
@@ -133,12 +117,11 @@ class TransformersEngine:
         with Calls(self.max_calls, self.eos_ids[0]) as calls:
             growth = Growth(forward, rows, calls, self.sampler, policy, trees, self.stats, self.progress)
             growth.run()
-        if policy.extends:
-            self._kept.append(growth)
         # Observations at the end of a tree were not fed here, but the log-prob passes contain them.
         media.add(node.media for tree in trees for node in tree.nodes if node.media is not None)
         self.stats["prompt_tokens"] += forward.prompt_tokens
         self.stats["recomputed_tokens"] += forward.fed_tokens - forward.prompt_tokens - sum(map(fed_once, trees))
+        return growth
 
     def _pad_id(self) -> int:
         return self.eos_ids[0] if self.tokenizer.pad_token_id is None else self.tokenizer.pad_token_id
