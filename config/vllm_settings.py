@@ -8,9 +8,9 @@ import torch
 
 from config.foreign import default_of
 from task.errors import UserError
+from trainer.engines.vllm import INSTALL
 from trainer.engines.vllm.server_http import ServerHTTP, server_url
 
-INSTALL = "install it with bash scripts/setup.sh --extras vllm, and start the run with .venv-vllm/bin/python"
 COLOCATED = ("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_enable_sleep_mode")
 # Fields that never act with trees -> the reason.
 WITHOUT_EFFECT = {

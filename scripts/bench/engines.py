@@ -30,9 +30,8 @@ from model.qwen_module import Qwen2_5VLModule
 from trainer.engines.request_engine import RequestEngine
 from trainer.engines.requests import Request
 from trainer.engines.sampling import Sampling
-from trainer.engines.serving import Serving, sends_adapter
 from trainer.engines.vllm.size import Size
-from trainer.engines.vllm.start import lora_settings, start
+from trainer.engines.vllm.start import colocated
 
 
 class OnVLLM:
@@ -46,10 +45,9 @@ class OnVLLM:
         bare = model.get_base_model() if hasattr(model, "get_base_model") else model
         model.config.architectures = [type(bare).__name__]  # as in a model's own config.json
         forbidden = {*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids}
-        more = lora_settings(model) if sends_adapter(model, dtype) else {}
         size, eos = Size(len(prompt.ids) + length, rows=rows), module.eos_token_ids(processor)
-        self.requests = start(model.config, processor, dtype, size, eos, sorted(forbidden), **more)
-        self.serving = Serving(self.requests, dtype, shown=False)
+        self.serving = colocated(model, processor, dtype, size, eos, sorted(forbidden), processes=1, shown=False)
+        self.requests = self.serving.requests
         self.engine = RequestEngine(self.requests, processor.tokenizer, Sampling(**SAMPLING), eos)
 
     def sync(self) -> None:

@@ -56,21 +56,17 @@ def _served(args, processes: Processes, module, model, processor, sampling):
     """vLLM with the weights of a model that stays on the CPU."""
     from trainer.engines.request_engine import RequestEngine
     from trainer.engines.sampling import Sampler
-    from trainer.engines.serving import Serving, sends_adapter
     from trainer.engines.vllm.size import Size
-    from trainer.engines.vllm.start import lora_settings, start
+    from trainer.engines.vllm.start import colocated
 
     dtype = next(model.parameters()).dtype
-    settings = {"distributed_executor_backend": "external_launcher"} if processes.count > 1 else {}
-    settings |= lora_settings(model) if sends_adapter(model, dtype) else {}
     longest = model.config.get_text_config().max_position_embeddings
     size = Size(longest, rows=args.batch_size, memory=args.vllm_gpu_memory_utilization or 0.9)
     ends, forbidden = module.eos_token_ids(processor), module.forbidden_token_ids(processor)
-    requests = start(model.config, processor, dtype, size, ends, forbidden, **settings)
-    serving = Serving(requests, dtype, shown=False)
+    serving = colocated(model, processor, dtype, size, ends, forbidden, processes.count, shown=False)
     serving.sync(model)
 
     def grown(prompts, trees, policy):
         serving.check_once(model, module, Sampler(sampling, forbidden), prompts, trees, policy)
 
-    return RequestEngine(requests, module.tokenizer, sampling, ends, grown=grown)
+    return RequestEngine(serving.requests, module.tokenizer, sampling, ends, grown=grown)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from _root import locate
 
-from config.vllm_settings import INSTALL
 from task.errors import UserError
 from task.own_tasks import add_task_dir
 from task.task_loader import MODEL_FRAMES
+from trainer.engines.vllm import INSTALL
 
 LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
 # Settings that affect where and how fast predictions are made, but not the predictions.

@@ -21,6 +21,12 @@ def test_base_names_are_unique_since_no_folder_is_a_package():
     assert "__init__.py" not in names
 
 
+def test_no_helper_of_tests_has_the_name_of_a_script():
+    """Both are imported by their bare names, and some tests import both kinds."""
+    helpers = {file.name for file in (TESTS / "support").rglob("*.py")}
+    assert helpers & {file.name for file in (ROOT / "scripts").rglob("*.py")} == set()
+
+
 def test_only_the_fixtures_lie_flat():
     assert [file.name for file in TESTS.glob("*.py")] == ["conftest.py"]
 

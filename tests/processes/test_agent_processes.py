@@ -6,7 +6,7 @@ import json
 
 import numpy as np
 import pytest
-from two_processes import run_on_two_processes
+from on_two_processes import run_on_two_processes
 
 pytestmark = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from two_processes import run_on_two_processes
+from on_two_processes import run_on_two_processes
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 import pytest
 import torch
 from fake_vllm import ServedModel, fake_vllm
+from on_two_processes import run_on_two_processes
 from trainer_cases import logged, text_trainer, weights
-from two_processes import run_on_two_processes
 
 from trainer.engines.requests import Draw, Request
 from trainer.engines.vllm.server_http import ServerError

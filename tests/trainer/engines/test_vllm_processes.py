@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from two_processes import run_on_two_processes
+from on_two_processes import run_on_two_processes
 
 pytestmark = pytest.mark.slow
 

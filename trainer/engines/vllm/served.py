@@ -15,6 +15,7 @@ from torch import Tensor
 from task.errors import UserError
 from trainer.engines.requests import Request
 from trainer.engines.serving import Serving
+from trainer.engines.vllm import INSTALL
 from trainer.engines.vllm.arguments import extra_args
 from trainer.engines.vllm.server import VLLMServer, facts_of
 from trainer.engines.vllm.server_http import GO_ON, ServerError, ServerHTTP, server_url
@@ -128,8 +129,7 @@ def served(trainer) -> Serving:
     model = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(model.config, "vision_config") and importlib.util.find_spec("vllm") is None:
         raise UserError(
-            "vllm_mode=server: pictures are sent in vLLM's own format, and vLLM is not installed here: install it with "
-            "bash scripts/setup.sh --extras vllm, and start the run with .venv-vllm/bin/python"
+            f"vllm_mode=server: pictures are sent in vLLM's own format, and vLLM is not installed here: {INSTALL}"
         )
     run = trainer.processes.objects([uuid.uuid4().hex[:12]])[0]
     server = VLLMServer(ServerHTTP(server_url(args), args.vllm_server_timeout), run)

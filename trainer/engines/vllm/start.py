@@ -92,15 +92,34 @@ def serving_of(trainer) -> Serving | None:
     longest = args.max_prompt_length + args.max_completion_length
     longest = args.vllm_max_model_length or min(longest, model.config.get_text_config().max_position_embeddings)
     size = Size(longest, memory=args.vllm_gpu_memory_utilization)
-    settings = {"enable_sleep_mode": args.vllm_enable_sleep_mode}
-    if args.world_size > 1:
+    return colocated(
+        model,
+        trainer.processing_class,
+        dtype,
+        size,
+        trainer.eos_token_ids,
+        trainer.module.forbidden_token_ids(trainer.processing_class),
+        processes=args.world_size,
+        shown=trainer.accelerator.is_main_process,
+        enable_sleep_mode=args.vllm_enable_sleep_mode,
+    )
+
+
+def colocated(
+    model, processor, dtype: torch.dtype, size: Size, eos_ids, forbidden_ids, processes: int, shown: bool, **settings
+) -> Serving:
+    """vLLM in this process, which has no weights of `model` yet; see `start` for the other arguments.
+
+    Args:
+        model: the policy, with its adapter if it has one.
+        processes: of the run, each of which has an engine.
+        shown: whether this process prints.
+    """
+    if processes > 1:
         settings["distributed_executor_backend"] = "external_launcher"
     if sends_adapter(model, dtype):
         settings |= lora_settings(model)
-    forbidden = trainer.module.forbidden_token_ids(trainer.processing_class)
-    ends = trainer.eos_token_ids
-    requests = start(model.config, trainer.processing_class, dtype, size, ends, forbidden, **settings)
-    return Serving(requests, dtype, shown=trainer.accelerator.is_main_process)
+    return Serving(start(model.config, processor, dtype, size, eos_ids, forbidden_ids, **settings), dtype, shown)
 
 
 def compute_dtype(model, args) -> torch.dtype:
