@@ -25,7 +25,8 @@ def choose_sizes(parsed, names: list[str], rows: int | None, locate=str) -> dict
         locate: path as given -> path to open.
 
     Raises:
-        UserError: several processes; a probe without two scored answers to each of two thoughts; no K and M fit.
+        UserError: several processes; own rewards; no K and M fit; a probe without two scored answers to each of two
+            thoughts.
     """
     script, args, model_args = parsed
     asked = " and ".join(f"{name}=auto" for name in names)
@@ -35,6 +36,11 @@ def choose_sizes(parsed, names: list[str], rows: int | None, locate=str) -> dict
         raise UserError(
             f"{asked} probes on one process, and this run has {args.world_size}: run scripts/lab/advise.py first, and "
             "give the numbers that it prints"
+        )
+    if script.extra_reward:
+        raise UserError(
+            f"{asked} probes with the tasks' own rewards, so the choice would leave extra_reward="
+            f"{script.extra_reward} out: give think_num and answer_num as numbers, or leave extra_reward out"
         )
     kept = Path(args.output_dir) / CHOICE
     if args.resume_from_checkpoint and kept.exists():

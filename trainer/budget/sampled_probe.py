@@ -75,15 +75,19 @@ def probe_policy(script, args, model_args, locate=str, unit: str = "tokens") -> 
 
 
 def _engine(args, model_args, frame: str | None, locate):
+    dtype = model_args.resolve_dtype(args.bf16)
+    quantised = model_args.quantization(dtype)
     module, model, processor = load_policy(
         locate(model_args.model_name_or_path),
         adapter_path=model_args.adapter_path and locate(model_args.adapter_path),
-        dtype=model_args.resolve_dtype(args.bf16),
+        dtype=dtype,
+        quantization_config=quantised,
         **model_args.loading(frame, args.chat_template_kwargs, args.trust_remote_code),
     )
     module.processor = processor
     sampling = Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
     ends, forbidden = module.eos_token_ids(processor), module.forbidden_token_ids(processor)
     tokenizer = getattr(processor, "tokenizer", processor)
-    model = model.to(args.device).eval()
-    return TransformersEngine(model, module, tokenizer, sampling, ends, forbidden, args.rollout_prompts), module
+    if quantised is None:  # bitsandbytes places its models itself
+        model = model.to(args.device)
+    return TransformersEngine(model.eval(), module, tokenizer, sampling, ends, forbidden, args.rollout_prompts), module

@@ -59,6 +59,7 @@ def test_a_resumed_run_keeps_its_numbers(parse, tmp_path):
     [
         (("--think_num", "auto", "--rollout_budget", "60"), "fit a rollout_budget of 60 tokens"),
         (("--think_num", "auto", "--method", "grpo"), "grpo has no thoughts and answers"),
+        (("--think_num", "auto", "--extra_reward", "mine:brevity"), "probes with the tasks' own rewards"),
         (("--think_num", "some"), "'some' is neither a whole number nor auto"),
     ],
 )

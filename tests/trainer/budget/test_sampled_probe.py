@@ -16,12 +16,11 @@ class Loaded(Exception):
     """Ends the probe where it would load the model."""
 
 
-def test_it_asks_in_the_frame_and_by_the_template_of_the_run(tmp_path, monkeypatch):
+def load_arguments(tmp_path, monkeypatch, *flags) -> tuple[dict, dict]:
+    """What the probe of a demo run with these flags gives `load_policy`, and its tasks."""
     seen, load_tasks = {}, sampled_probe.load_tasks
-    switches = '{"enable_thinking": true}'
     recipe = ["--config", str(ROOT / "config/recipes/grpo_ma_demo.yaml"), "--output_dir", str(tmp_path)]
-    flags = [*recipe, "--coordinate_frame", "norm1000", "--chat_template_kwargs", switches]
-    parsed = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig)).parse(flags)
+    parsed = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig)).parse([*recipe, *flags])
 
     def tasks(**given):
         seen["tasks"] = load_tasks(**given)
@@ -35,6 +34,20 @@ def test_it_asks_in_the_frame_and_by_the_template_of_the_run(tmp_path, monkeypat
     monkeypatch.setattr(sampled_probe, "load_policy", policy)
     with pytest.raises(Loaded):
         sampled_probe.probe_policy(*parsed, locate=lambda path: str(ROOT / path))
-    assert seen["tasks"]["trajectory-sharerobot"].coordinate_frame == "norm1000"
-    assert seen["policy"]["coordinate_frame"] == "norm1000"
-    assert seen["policy"]["chat_template_kwargs"] == json.loads(switches)
+    return seen["policy"], seen["tasks"]
+
+
+def test_it_asks_in_the_frame_and_by_the_template_of_the_run(tmp_path, monkeypatch):
+    switches = '{"enable_thinking": true}'
+    flags = ("--coordinate_frame", "norm1000", "--chat_template_kwargs", switches)
+    policy, tasks = load_arguments(tmp_path, monkeypatch, *flags)
+    assert tasks["trajectory-sharerobot"].coordinate_frame == "norm1000"
+    assert policy["coordinate_frame"] == "norm1000"
+    assert policy["chat_template_kwargs"] == json.loads(switches)
+
+
+def test_it_samples_from_the_quantised_model_of_a_qlora_run(tmp_path, monkeypatch):
+    policy, _ = load_arguments(tmp_path, monkeypatch, "--load_in_4bit", "true")
+    assert policy["quantization_config"].load_in_4bit
+    policy, _ = load_arguments(tmp_path, monkeypatch)
+    assert policy["quantization_config"] is None
