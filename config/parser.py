@@ -8,6 +8,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import trl
 import yaml
@@ -17,10 +18,9 @@ from config.short_help import short_help
 from dataset.unique_keys import UniqueKeyLoader
 from task.errors import UserError
 
+ROOT = Path(__file__).resolve().parents[1]
 AUTO, AUTO_FIELDS = "auto", ("think_num", "answer_num")
 PROVISIONAL = {"think_num": 4, "answer_num": 4}  # until they are chosen
-
-
 DRY_RUN = {"--dry-run", "--dry_run"}
 # What depends on the machine and is not looked at in a dry run; a setting that a script lacks is passed over.
 OF_THE_MACHINE = {
@@ -138,7 +138,7 @@ class RecipeParser(trl.TrlParser):
                 rest.append(word)
         if len(paths) > 1:
             self.error(f"--config was given {len(paths)} times ({', '.join(paths)}): give one recipe and flags")
-        return (paths[0] if paths else None), rest
+        return (_found(paths[0]) if paths else None), rest
 
     def _as_flags(self, path: str) -> list[str]:
         try:
@@ -181,6 +181,12 @@ def number_or_auto(text: str) -> int | str:
         return AUTO if text == AUTO else int(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"'{text}' is neither a whole number nor {AUTO}") from None
+
+
+def _found(path: str) -> str:
+    """A recipe's path, that of the shipped recipe if only the checkout has it, so that these work from any folder."""
+    shipped = ROOT / path
+    return str(shipped) if shipped.exists() and not Path(path).exists() else path
 
 
 def _text(value) -> str:

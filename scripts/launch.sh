@@ -82,6 +82,7 @@ else
   ((processes <= gpus)) || say "warning: more processes than visible GPUs; --nproc is taken as given"
   config=${config:-$repo/config/recipes/$gpu_recipe}
 fi
+[[ -f $config || ! -f $repo/$config ]] || config=$repo/$config  # shipped recipes work from any folder
 [[ -f $config ]] || refuse "the recipe '$config' is not a file: give --config (or CONFIG) one of $repo/config/recipes/*.yaml"
 
 # ---- defaults of the Qwen2.5-VL-3B recipes: local weights, the published trajectory records ----

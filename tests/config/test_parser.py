@@ -1,5 +1,7 @@
 """Recipe files: what cannot be read as one, and values that look like flags."""
 
+from pathlib import Path
+
 import pytest
 
 from config.grpo_config import GRPOConfig
@@ -36,6 +38,20 @@ def test_a_recipe_that_cannot_be_read_as_one(parse, content, sentence):
     status, message = parse(content)
     assert status == 2
     assert sentence in message and len(message.strip().splitlines()) == 1
+
+
+def test_shipped_recipes_work_from_any_folder_and_own_ones_come_first(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    recipe = "config/recipes/grpo_ma_demo.yaml"
+
+    def answer_num() -> int:
+        parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
+        return parser.parse(["--config", recipe, "--output_dir", "out", "--think_num", "2"])[1].answer_num
+
+    assert answer_num() == 4
+    Path(recipe).parent.mkdir(parents=True)
+    Path(recipe).write_text("answer_num: 8\nreport_to: none\nuse_cpu: true\n")
+    assert answer_num() == 8
 
 
 def test_a_value_may_start_with_a_dash(parse):

@@ -205,6 +205,8 @@ def test_recipes(launch):
         done = launch(recipe_flag=False, gpus=1, script=script, DATASET_NAME="d.yaml")
         assert value(done, "--config") == str(recipes / of_gpus)
         assert (recipes / of_gpus).is_file()
+    shipped = launch("--config", "config/recipes/rloo_demo.yaml", recipe_flag=False)  # from another folder
+    assert value(shipped, "--config") == str(recipes / "rloo_demo.yaml")
     missing = launch("--config", "no such.yaml", recipe_flag=False)
     assert missing.returncode == 2
     assert "the recipe 'no such.yaml' is not a file" in missing.stderr
