@@ -79,7 +79,8 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
     add("--limit", type=int, help="evaluate only the first N records")
     add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count as load_error and continue")
     add_task_dir(parser)
-    args = parser.parse_args(argv)
+    args, unknown = parser.parse_known_args(argv)
+    _refuse_unknown(parser, unknown)
     args.dataset = [locate(path) for path in args.dataset]
     for name in ("model_name_or_path", "adapter_path"):
         setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
@@ -89,6 +90,18 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
 
         args.dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     return args
+
+
+def _refuse_unknown(parser: argparse.ArgumentParser, unknown: list[str]) -> None:
+    """Ends the command if there are unknown arguments; UserError for a flag of training's vLLM."""
+    for flag in unknown:
+        if flag.startswith(("--use_vllm", "--vllm_")):
+            raise UserError(
+                f"{flag.partition('=')[0]} is a flag of training: an evaluation starts vLLM in its own processes, each "
+                "with an engine of its own, and uses no server; give --engine vllm in its place."
+            )
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
 
 
 def _check(args: argparse.Namespace) -> None:

@@ -212,6 +212,9 @@ def test_an_adapter_that_was_never_trained_is_refused(run, adapter, capsys):
         (["--temperature", -1], "--temperature -1.0: it must be at least 0"),
         (["--temperature", "nan"], "--temperature nan"),
         (["--dataset", "none.yaml"], "none.yaml"),
+        (["--engine", "vllm", "--vllm_mode", "server"], "--vllm_mode is a flag of training: an evaluation starts vLLM"),
+        (["--vllm_server_base_url=http://node7:8000"], "--vllm_server_base_url is a flag of training"),
+        (["--use_vllm", "true"], "--use_vllm is a flag of training"),
     ],
 )
 def test_mistakes_give_one_sentence(run, capsys, flags, words):
