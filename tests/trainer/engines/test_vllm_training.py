@@ -1,8 +1,10 @@
 """Runs with use_vllm: TRL starts no engine, the first rollouts are checked, and faults stop the run with a sentence."""
 
+import json
+
 import pytest
 import torch
-from trainer_cases import settings, text_trainer
+from trainer_cases import demo_rows, length_reward, logged, settings, text_trainer, vlm_trainer
 
 pytest.importorskip("vllm")
 
@@ -54,6 +56,31 @@ def test_weights_that_did_not_arrive_stop_the_run(run, monkeypatch):
     monkeypatch.setattr(serving, "whole_weights", half)
     with pytest.raises(UserError, match="log-probs of vLLM and of the policy differ by"):
         run(max_steps=1).train()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["redraw", "grow"])
+def test_prompts_without_signal_are_replaced_or_get_further_answers(tiny_vlm, tmp_path, mode):
+    """Both are sampled by the same engine, in the same generation, with log-probs that training confirms."""
+    rows = demo_rows(6)
+    flat = json.loads(rows[0]["record"])["id"]
+
+    def reward(completions, record, **kwargs):
+        values = length_reward(completions)
+        return [0.0 if one["id"] == flat else value for one, value in zip(record, values, strict=True)]
+
+    changes = {"on_zero_spread": mode} | ({"grow_budget": 0.5} if mode == "grow" else {})
+    changes |= {"max_thought_length": 80, "max_answer_length": 16, "gradient_accumulation_steps": 2}
+    changes |= {"use_vllm": True, "vllm_gpu_memory_utilization": 0.1, "max_prompt_length": 600}
+    trainer = vlm_trainer(tiny_vlm, tmp_path, rows=rows, reward=reward, **changes)
+    trainer.train()
+    names = [tree.prompt_id for tree in trainer.generation.rollout.trees]
+    assert logged(trainer, f"{mode}/share") == [0.5]
+    if mode == "redraw":
+        assert flat not in names and len(names) == 2
+    else:
+        assert flat in names and len(trainer.generation.training.scored.row_tree) == 8 + 4
+    assert 0 < max(logged(trainer, "sampling/policy_gap_max")) < 1e-3
 
 
 def test_settings_are_taken_from_the_run(tmp_path):
