@@ -153,7 +153,8 @@ class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):
         self.eos_token_ids = self.module.eos_token_ids(self.processing_class, stated=self.eos_token_ids)
         self.serving = serving_of(self)
         every = parse_log_trees(args.log_trees)
-        self.tree_log = TreeLog(args.output_dir, every, self.tasks) if every and self.processes.rank == 0 else None
+        logs_trees, opened = every and self.processes.rank == 0, self.module.opened_thought
+        self.tree_log = TreeLog(args.output_dir, every, self.tasks, opened) if logs_trees else None
         self.stopping = StopOnSignal(self)
         self.outcome = Outcome(self)
         for callback in (LayoutCheck(self), GradientCheck(self), self.outcome, self.stopping, SaveAtWindowEnd()):
@@ -260,7 +261,8 @@ class GRPOMATrainer(WholeCheckpoints, ScoredOnce, GRPOTrainer):
         if self.tree_log is not None and self.tree_log.due(self.state.global_step):
             per_func = dict(zip(self.reward_func_names, generation.rewards[mine].T.tolist(), strict=True))
             scores = (per_func, rewards, output["advantages"].tolist(), self._tokenizer.decode)
-            self.tree_log.write(self.state.global_step, rollout, generation.records, *scores)
+            forked_by = generation.policy.forked_by
+            self.tree_log.write(self.state.global_step, rollout, generation.records, *scores, forked_by)
         if verbose() and self.accelerator.is_main_process:
             drawn = self.sampler.drawn(self.state.global_step // self.args.window)
             print_generation(rollout, rewards, self._tokenizer.decode, drawn, rows, credit)

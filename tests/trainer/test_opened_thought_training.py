@@ -1,6 +1,7 @@
 """A step on a model whose chat template opens the thought: the demo model goes on inside it, and is rewarded for it."""
 
 import copy
+import json
 
 import pytest
 from peft import LoraConfig
@@ -26,10 +27,12 @@ def test_a_rollout_goes_on_inside_the_opened_thought_and_keeps_its_format(tiny_v
             return values
 
     lengths = {"max_thought_length": 96, "max_answer_length": 64}
-    args = settings(tmp_path, chat_template_kwargs={"opened": True}, **lengths)
+    args = settings(tmp_path, log_trees="every:1", chat_template_kwargs={"opened": True}, **lengths)
     rewards = [Format("format", tasks), TaskReward("accuracy", tasks)]
     lora = LoraConfig(r=4, target_modules=module.lora_target_modules(model))
     trainer = GRPOMATrainer(model, rewards, args, demo_rows(2), None, processor, module, tasks=tasks, peft_config=lora)
     trainer.train()
     assert len(read) == 4 and all(text.count("<think>") == 1 and text.startswith("<think>") for text, _ in read)
     assert sum(value for _, value in read) >= 3, "the demo model knows the format"
+    (tree,) = map(json.loads, (tmp_path / "trees.jsonl").read_text().splitlines()[:1])
+    assert tree["opened"] == "<think>" and "<think>" not in tree["nodes"][0]["text"]

@@ -3,6 +3,8 @@
 One line per tree:
 
     {"step", "prompt_id", "question_type", "question", "images": [path], "image_size", "processed_size",
+     "opened": the tag of a thought with which the prompt ends (only if the chat template opens one),
+     "forked_by": the score that chose the forks inside a completion, one of `RULES` of the entropy policy (only then),
      "nodes": [{"parent", "kind", "group", "status", "sampled", "count", "text", "tokens": [text], "entropies",
                 "logprobs", "advantage", "reward", "error": kind of a tool's error (only if there was one),
                 "pictures": [data URL] (only if an observation has any)}],
@@ -10,9 +12,11 @@ One line per tree:
      "cut": what was left out (only if something was)}
 
 `count` is the number of tokens. `tokens` are their texts, which joined give the node's text: if a character spans
-several tokens, the last one has it and the others are empty. `processed_size` is what the task's functions got: the
-plane of the model's coordinates (`task.rewards.frames.model_plane`). A node's `advantage` and `reward` are means over
-the rows whose path contains it; a node with its own credit has the same value in all of them. null: does not apply.
+several tokens, the last one has it and the others are empty. `step` is the number of optimiser steps that had been made
+when the tree was grown; log.jsonl counts the step that trained on it, one more. `processed_size` is what the task's
+functions got: the plane of the model's coordinates (`task.rewards.frames.model_plane`). A node's `advantage` and
+`reward` are means over the rows whose path contains it; a node with its own credit has the same value in all of them.
+null: does not apply.
 """
 
 from __future__ import annotations
@@ -60,6 +64,7 @@ class TreeLog:
         folder: the run's output_dir.
         every: N. If a generation serves several steps, the first generation at or after each multiple of N is logged.
         tasks: question_type -> Task.
+        opened: the tag of a thought, with the white space after it, that the chat template opens; "" for none.
         max_tree_bytes: limit of one line. A larger tree is logged without its pictures, then without its tokens (the
             text stays), then with truncated texts.
         max_file_bytes: limit of the file. When it is reached, one last line says so and later trees are not logged.
@@ -70,11 +75,12 @@ class TreeLog:
         folder,
         every: int,
         tasks: dict | None = None,
+        opened: str = "",
         max_tree_bytes: int = MAX_TREE_BYTES,
         max_file_bytes: int = MAX_FILE_BYTES,
     ):
         assert every >= 1, every
-        self.tasks = tasks or {}
+        self.tasks, self.opened = tasks or {}, opened
         self.file, self.every = Path(folder) / FILE_NAME, every
         self.max_tree_bytes, self.max_file_bytes = max_tree_bytes, max_file_bytes
         self._next: int | None = None  # first step to log; None before the first write
@@ -93,6 +99,7 @@ class TreeLog:
         totals: Sequence[float],
         advantages: Sequence,
         decode: Callable[[list[int]], str],
+        forked_by: str | None = None,
     ) -> None:
         """Writes the P trees of a rollout, if `due`; a full disk is reported, and training goes on.
 
@@ -104,15 +111,18 @@ class TreeLog:
             advantages: (B,) one number per row, or one list per row with a number per completion token (padding after
                 them is ignored).
             decode: token ids -> text.
+            forked_by: see `Policy.forked_by`.
         """
         if not self.due(step):
             return
+        around = {"opened": self.opened} if self.opened else {}
+        around |= {"forked_by": forked_by} if forked_by else {}
         try:
             self._prepare(step)
             with self.file.open("a", encoding="utf-8", errors="backslashreplace", newline="\n") as out:
                 for t, record in enumerate(records):
                     tree = tree_entry(t, rollout, rewards, totals, advantages, decode)
-                    line = self._fitted({"step": step, **self._prompt_entry(t, rollout, record), **tree})
+                    line = self._fitted({"step": step, **self._prompt_entry(t, rollout, record), **around, **tree})
                     if out.tell() + len(line.encode("utf-8", "backslashreplace")) > self.max_file_bytes:
                         self._full = True
                         note = f"the file reached {self.max_file_bytes} bytes: later trees are not logged"

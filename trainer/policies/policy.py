@@ -20,12 +20,14 @@ class Policy:
         splits: whether `split` may fork a growing node; the engine then calls `candidates` at every step.
         extends: whether trees may get `further` leaves after they have been scored; the engine then keeps the keys and
             values of forks until its `extend`.
+        forked_by: the score that decides where a growing node forks, one of `RULES` of the entropy policy; None: none.
     """
 
     leaves: int
     expands: ClassVar[bool] = False
     splits: ClassVar[bool] = False
     extends: bool = False
+    forked_by: str | None = None
 
     def start(self) -> Segment:
         """What to sample right after the prompt."""

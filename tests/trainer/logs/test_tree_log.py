@@ -72,6 +72,16 @@ def test_a_line_holds_prompt_nodes_and_rows(tmp_path):
     assert "cut" not in entry
 
 
+def test_what_the_prompt_opened_and_what_chose_the_forks_is_logged_where_it_exists(tmp_path):
+    write(TreeLog(tmp_path, every=1))
+    rollout, rewards = small_rollout(), {"accuracy": [1.0] * 4}
+    log = TreeLog(tmp_path, every=1, opened="<think>\n")
+    log.write(1, rollout, RECORDS, rewards, [1.0] * 4, [0.0] * 4, letters, forked_by="entropy")
+    plain, opened = lines(tmp_path)
+    assert "opened" not in plain and "forked_by" not in plain
+    assert (opened["opened"], opened["forked_by"]) == ("<think>\n", "entropy")
+
+
 def test_credit_of_a_token_belongs_to_the_node_that_owns_it(tmp_path):
     per_token = [[2.0, 2.0, 1.0, 99.0], [2.0, 2.0, -1.0, -1.0], [0.5], [0.5]]  # 99: padding
     write(TreeLog(tmp_path, every=1), advantages=per_token)

@@ -54,6 +54,7 @@ class EntropyPolicy(Policy):
         assert 1 <= num_trees <= num_generations and min_gap >= 1 and branch_factor >= 2
         self.num_trees, self.leaves, self.max_tokens = num_trees, num_generations, max_tokens
         self.rule, self.text, self.min_gap, self.branch_factor = rule, text, min_gap, branch_factor
+        self.forked_by = rule.name
         self.distinct = distinct
         self.share, self.memory = share, {} if memory is None else memory
         self._budgets: dict[int, _Budget] = {}
