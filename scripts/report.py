@@ -1,7 +1,7 @@
 """Writes runs and evaluations into one HTML file: curves, metrics, predictions on their pictures, rollout trees.
 
     python scripts/report.py runs/demo                        # writes runs/demo/report.html
-    python scripts/report.py runs/a runs/b --output both.html
+    python scripts/report.py runs/a runs/b --output both.html # two runs, side by side on the records of both
 
 A folder may be the output_dir of a training run (log.jsonl, trees.jsonl, trainer_state.json) or of an evaluation
 (predictions.jsonl, metrics.json), or contain several of either, as the quickstart's does. The file is self-contained:

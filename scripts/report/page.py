@@ -18,7 +18,10 @@ from report.sources import Source
 from report.tree_pages import read_trees, tree_items
 
 FILES = Path(__file__).parent / "page_files"
-SCRIPTS = ("base.js", "charts.js", "tables.js", "gallery.js", "detail.js", "tree_layout.js", "trees.js", "main.js")
+SCRIPTS = (
+    *("base.js", "links.js", "charts.js", "tables.js", "gallery.js", "detail.js"),
+    *("tree_layout.js", "rewards.js", "node_detail.js", "trees.js", "compare.js", "main.js"),
+)
 STYLES = ("vendor/uPlot.min.css", "style.css", "parts.css")
 GRADIENT_NORM = "grad_norm"
 

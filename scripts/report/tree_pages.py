@@ -74,10 +74,12 @@ def _item(tree: dict, tasks: dict, pictures: Pictures) -> dict | None:
         return None  # parents are indices, so a tree with missing nodes cannot be drawn
     rows = [row for row in tree.get("rows") or [] if isinstance(row, dict)]
     return {
-        "step": number(tree["step"]),
+        "step": number(tree["step"]) + 1,  # the step that trained on it, as log.jsonl and the curves count
         "prompt": text(tree.get("prompt_id"), 200),
         "task": text(tree.get("question_type"), 80),
         "question": text(tree.get("question"), 4_000),
+        "opened": _opened(tree),
+        "forked_by": text(tree.get("forked_by"), 30),
         "picture": pictures.add(first_picture(tree)),
         "size": size(tree.get("image_size")),
         "nodes": nodes,
@@ -131,7 +133,7 @@ def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict) -> lis
     while leaf != -1:
         parts.append(nodes[leaf]["text"])
         leaf = nodes[leaf]["parent"]
-    completion = SPECIAL_TOKEN.sub("", "".join(reversed(parts)))
+    completion = _opened(tree) + SPECIAL_TOKEN.sub("", "".join(reversed(parts)))
     processed = size(tree.get("processed_size"))
     known = {
         "id": tree.get("prompt_id"),
@@ -147,6 +149,11 @@ def _answer_shapes(leaf: int, tree: dict, nodes: list[dict], tasks: dict) -> lis
     except Exception:  # a parser that needs the whole record: the tree is shown without shapes
         return []
     return shapes_in(parsed, task.config["frame"], picture_size, processed)
+
+
+def _opened(tree: dict) -> str:
+    """The tag of a thought that the chat template opened: it belongs to the prompt, and a completion goes on in it."""
+    return text(tree.get("opened"), 60)
 
 
 def _is_leaf(leaf, nodes: list[dict]) -> bool:

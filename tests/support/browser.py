@@ -44,7 +44,8 @@ def open_page(chromium):
         page.on("console", lambda message: page.said.append(f"{message.type}: {message.text}"))
         page.on("pageerror", lambda error: page.said.append(f"error: {error}"))
         page.on("dialog", lambda dialog: (page.said.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda r: None if r.url.startswith(("data:", address)) else page.said.append(r.url))
+        own = ("data:", address.partition("#")[0])
+        page.on("request", lambda r: None if r.url.startswith(own) else page.said.append(r.url))
         page.goto(address)
         page.wait_for_selector("body[data-ready=yes]")
         return page

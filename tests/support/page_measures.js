@@ -1,6 +1,7 @@
 // What tests measure in a page: where its text stands, what covers what, and how well it can be read.
 
-// Text of all visible elements as boxes in the window, cut to what their scrolling or clipping ancestors show.
+// Text of all visible elements as boxes in the window, cut to what their scrolling or clipping ancestors show and to what
+// lies left of a pinned column.
 function textBoxes() {
   const boxes = [];
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
@@ -13,6 +14,7 @@ function textBoxes() {
     for (const rect of range.getClientRects()) {
       let [x1, y1, x2, y2] = [rect.left, rect.top, rect.right, rect.bottom];
       for (let e = element; e && e !== document.body; e = e.parentElement) {
+        for (const pinned of e.parentElement.querySelectorAll(":scope > .pinned")) if (pinned !== e) x2 = Math.min(x2, pinned.getBoundingClientRect().left);
         if (getComputedStyle(e).overflow === "visible") continue;
         const clip = e.getBoundingClientRect();
         [x1, y1, x2, y2] = [Math.max(x1, clip.left), Math.max(y1, clip.top), Math.min(x2, clip.right), Math.min(y2, clip.bottom)];

@@ -142,7 +142,7 @@ def segment_tree(step: int, prompt: str) -> dict:
         nodes += [node(len(nodes) - 1 - (level > 1), "segment", f"level {level} {side}", 0.1 * level) for side in "ab"]
     leaves = [i for i in range(len(nodes)) if all(other["parent"] != i for other in nodes)]
     rows = [{"leaf": i, "rewards": {"accuracy_reward": 1.0}, "reward": 1.0, "advantage": 0.1} for i in leaves]
-    return _tree(step, prompt, None, nodes, rows)
+    return _tree(step, prompt, None, nodes, rows) | {"forked_by": "entropy"}
 
 
 def write_run(folder: Path, steps: int = 100) -> Path:

@@ -41,7 +41,8 @@ function figure(x, digits = 3) {
 }
 
 const minus = (text) => text.replace(/^-/, "\u2212");
-const signed = (x) => (isNumber(x) ? (x > 0 ? "+" : "") + minus(x.toFixed(2)) : "\u2013");
+const fixed = (x) => (isNumber(x) ? minus(x.toFixed(2).replace(/^-(?=0\.00$)/, "")) : "\u2013");
+const signed = (x) => (isNumber(x) && x >= 0.005 ? "+" : "") + fixed(x);
 
 function duration(seconds) {
   if (!isNumber(seconds)) return "\u2013";
@@ -88,6 +89,9 @@ function sectionHead(id, title, note, ...right) {
   return el("div", { class: "section-head" },
     el("h2", { id: `${id}-title` }, title), note ? el("p", {}, note) : null, ...right);
 }
+
+// Names that need no more than their number until someone asks.
+const folded = (id, summary, names) => el("details", { class: "more", id }, el("summary", {}, summary), el("p", { class: "small muted" }, names.join(", ")));
 
 function choice(label, options, value, change) {
   const select = el("select", { onchange: () => change(select.value) },

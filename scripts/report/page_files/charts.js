@@ -46,9 +46,13 @@ function drawCurves(runs) {
   section.append(sectionHead("curves", "Curves", null, el("label", { class: "inline-label" }, "Smoothing", slider)));
   const names = new Set(shown.flatMap((run) => Object.keys(run.series)));
   const evaluated = [...names].filter((name) => EVALUATION_KEY.test(name)).sort();
-  const panels = PANELS.map((panel) => ({ ...panel, keys: keysOf(panel, names) })).filter((panel) => panel.keys.length);
-  const used = new Set([...panels.flatMap((panel) => panel.keys.map(([key]) => key)), ...evaluated]);
-  const others = [...names].filter((name) => !used.has(name)).sort();
+  const found = PANELS.map((panel) => ({ ...panel, keys: keysOf(panel, names) })).filter((panel) => panel.keys.length);
+  const used = new Set([...found.flatMap((panel) => panel.keys.map(([key]) => key)), ...evaluated]);
+  const isZero = (name) => shown.every((run) => !run.series[name] || run.series[name][1].every((value) => value === 0));
+  const panels = found.filter((panel) => !panel.keys.every(([key]) => isZero(key)));
+  const others = [...names].filter((name) => !used.has(name) && !isZero(name)).sort();
+  const drawn = new Set([...panels.flatMap((panel) => panel.keys.map(([key]) => key)), ...evaluated, ...others]);
+  const zero = [...names].filter((name) => !drawn.has(name)).sort();
   const grid = el("div", { class: "charts" });
   section.append(grid);
   for (const panel of panels) addChart(grid, panel, shown);
@@ -58,6 +62,7 @@ function drawCurves(runs) {
     for (const key of evaluated) addChart(held, { title: key.match(EVALUATION_KEY)[1], keys: [[key, "value"]] }, shown);
   }
   if (others.length) section.append(otherMetrics(others, shown));
+  if (zero.length) section.append(folded("zero-metrics", `Metrics that are 0 at every step (${zero.length})`, zero));
 }
 
 function otherMetrics(names, runs) {

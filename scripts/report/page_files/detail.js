@@ -1,10 +1,11 @@
 // One prediction in full, as a dialog; arrow keys go to the previous and next item of the list it was opened from.
 
-let detailList = [];
+let detailList = [], detailSource = "";
 let detailAt = 0;
 
-function openDetail(item, items) {
+function openDetail(item, items, source) {
   detailList = items;
+  detailSource = source;
   detailAt = items.indexOf(item);
   showDetail();
   if (!byId("detail").open) byId("detail").showModal();
@@ -17,11 +18,12 @@ function stepDetail(by) {
 
 function showDetail() {
   const item = detailList[detailAt];
-  const drawn = item.picture !== null || item.predicted.length + item.true.length > 0;
+  const drawn = isDrawn(item);
   const fact = (name, value) => (value ? el("div", {}, el("h4", {}, name), el("pre", {}, value)) : null);
   byId("detail").replaceChildren(
     el("div", { class: "detail-head" }, el("h3", {}, item.id),
       el("div", {},
+        linkButton(() => ({ record: item.id, evaluation: detailSource })),
         el("button", { class: "quiet", type: "button", "aria-label": "Previous item", disabled: detailAt === 0, onclick: () => stepDetail(-1) }, "\u2190"),
         el("button", { class: "quiet", type: "button", "aria-label": "Next item", disabled: detailAt === detailList.length - 1, onclick: () => stepDetail(1) }, "\u2192"),
         el("button", { class: "quiet", type: "button", onclick: () => byId("detail").close() }, "Close"))),
@@ -30,15 +32,15 @@ function showDetail() {
       el("div", { class: "facts" },
         el("div", { class: "legend", style: { margin: 0 } },
           el("span", {}, item.task), statusOf(item), el("span", {}, "score ", el("span", { class: "score" }, figure(item.accuracy))),
-          el("span", {}, "form ", el("span", { class: "score" }, figure(item.format))),
+          el("span", {}, "format ", el("span", { class: "score" }, figure(item.format))),
           item.samples.length ? el("span", {}, `mean of ${plural(item.samples.length, "sample")}`) : null,
           item.pictures > 1 ? el("span", {}, `first of ${item.pictures} pictures`) : null),
-        fact("Question", item.question), 
+        fact("Question", item.question),
         ...(item.samples.length
           ? item.samples.map((sample, i) => fact(`Sample ${i + 1}: ${sample.status.replaceAll("_", " ")}, score ${figure(sample.accuracy)}`, sample.completion))
           : [fact("Completion", item.completion)]),
-        fact("Prediction (as the task reads it)", item.prediction),
-        fact("True answer (original picture)", item.truth), fact("Error", item.error))));
+        fact(item.predicted.length ? "Prediction (on the model's scale)" : "Prediction", item.prediction),
+        fact(item.true.length ? "True answer (pixels of the original picture)" : "True answer", item.truth), fact("Error", item.error))));
 }
 
 function detailKeys(event) {

@@ -18,11 +18,7 @@ function drawGallery(evaluations) {
   const again = (most) => { showFilters(bar, shown, again); showResults(shown, results, found, most); };
   const bar = el("div", { class: "card filters" });
   section.append(sectionHead("gallery", "Predictions", null, found), bar,
-    el("div", { class: "legend" },
-      el("span", { class: "key" }, el("i", { class: "dashed", style: { color: "var(--truth)" } }), "true answer"),
-      el("span", { class: "key" }, el("i", { style: { color: "var(--predicted)" } }), "prediction"),
-      el("span", {}, "in the original picture; a path starts at its dot and ends at its arrow")),
-    results);
+    el("div", { class: "legend", id: "legend" }), results);
   again(cardsMade); // a redrawn page keeps its length
 }
 
@@ -47,7 +43,7 @@ function showFilters(bar, shown, again) {
       typed("low", { type: "number", step: "any", "aria-label": "Lowest score" }), typed("high", { type: "number", step: "any", "aria-label": "Highest score" }))),
     el("label", {}, "Text", typed("query", { type: "search", placeholder: "question, answer or id" })),
     choice("Order", ORDERS, filters.order, set("order")),
-    choice("View", [["cards", "pictures"], ["table", "table"]], filters.view, set("view"))));
+    choice("View", [["cards", "cards"], ["table", "table"]], filters.view, set("view"))));
   if (focused >= 0) bar.querySelectorAll("select")[focused]?.focus();
 }
 
@@ -68,6 +64,7 @@ function showResults(shown, results, found, most = CARDS_AT_ONCE) {
   const kept = filteredItems(items);
   const score = mean(kept.map((item) => item.accuracy));
   found.textContent = `${count(kept.length)} of ${plural(items.length, "item")}${score === null ? "" : `, mean score ${figure(score)}`}`;
+  byId("legend").replaceChildren(...legendOf(kept));
   if (cardObserver) cardObserver.disconnect();
   if (filters.view === "table") {
     results.replaceChildren(el("div", { class: "card" }, itemTable(kept)));
@@ -89,27 +86,41 @@ function showResults(shown, results, found, most = CARDS_AT_ONCE) {
   add(Math.max(most, CARDS_AT_ONCE));
 }
 
+// What the drawn shapes mean; nothing for items without any.
+function legendOf(items) {
+  if (!items.some(hasShapes)) return [];
+  const isPath = ({ kind }) => kind === "path";
+  const path = items.some((item) => item.true.some(isPath) || item.predicted.some(isPath)) ? "; a path starts at its dot and ends at its arrow" : "";
+  return [
+    el("span", { class: "key" }, el("i", { class: "dashed", style: { color: "var(--truth)" } }), "true answer"),
+    el("span", { class: "key" }, el("i", { style: { color: "var(--predicted)" } }), "prediction"),
+    el("span", {}, `in the original picture${path}`)];
+}
+
 function itemTable(items) {
   return sortableTable([
     { label: "Id", of: (item) => item.id },
     { label: "Task", of: (item) => item.task },
     { label: "Status", of: (item) => item.status.replaceAll("_", " ") },
     { label: "Score", number: true, of: (item) => item.accuracy },
-    { label: "Form", number: true, of: (item) => item.format },
+    { label: "Format", number: true, of: (item) => item.format },
     { label: "Prediction", long: true, of: (item) => item.prediction, show: (item) => el("span", { class: "clamp" }, item.prediction || "\u2013") },
     { label: "True answer", long: true, of: (item) => item.truth, show: (item) => el("span", { class: "clamp" }, item.truth || "\u2013") },
-  ], items, { page: ROWS_AT_ONCE, open: (item, sorted) => openDetail(item, sorted) });
+  ], items, { page: ROWS_AT_ONCE, open: (item, sorted) => openDetail(item, sorted, filters.source) });
 }
 
 function card(item, items) {
-  const button = el("button", { class: "card item", type: "button", onclick: () => openDetail(item, items) },
-    el("span", { class: "stage" }, isNumber(item.picture) || item.predicted.length + item.true.length ? drawnPicture(item) : words(item)),
+  return el("button", { class: "card item", type: "button", onclick: () => openDetail(item, items, filters.source) },
+    isDrawn(item) ? el("span", { class: "stage" }, drawnPicture(item)) : null,
     el("span", { class: "body" },
-      el("span", { class: "question" }, item.question || item.id),
+      el("span", { class: isDrawn(item) ? "question" : "question long" }, item.question || item.id),
+      hasShapes(item) ? null : words(item),
       el("span", { class: "meta" }, el("span", {}, item.id), statusOf(item)),
       el("span", { class: "meta" }, el("span", {}, item.task), el("span", { class: "score" }, figure(item.accuracy)))));
-  return button;
 }
+
+const hasShapes = (item) => item.true.length + item.predicted.length > 0;
+const isDrawn = (item) => isNumber(item.picture) || hasShapes(item);
 
 const statusOf = (item) => el("span", { class: item.status === "ok" ? "status ok" : "status" }, item.status.replaceAll("_", " "));
 
@@ -123,7 +134,7 @@ function words(item) {
 function drawnPicture(item, layers = [["true", item.true], ["predicted", item.predicted]]) {
   const url = pictureUrl(item.picture);
   if (!item.size) {
-    return el("span", { class: "picture" }, url ? el("img", { class: "plain", src: url, alt: item.question }) : el("span", { class: "muted small" }, "no picture"));
+    return el("span", { class: "picture" }, url ? el("img", { class: "plain", src: url, alt: item.question }) : null);
   }
   const [width, height] = item.size;
   // the largest frame with the picture's aspect ratio that fits into its container

@@ -5,7 +5,7 @@
 //   evaluations: [{name, metrics, counts, statuses, settings, items}]}
 
 const POLL = 2500; // milliseconds
-const SECTIONS = [["overview", "Overview"], ["curves", "Curves"], ["metrics", "Metrics"], ["trees", "Trees"], ["settings", "Settings"], ["gallery", "Predictions"]];
+const SECTIONS = [["overview", "Overview"], ["curves", "Curves"], ["metrics", "Metrics"], ["trees", "Trees"], ["settings", "Settings"], ["compare", "Side by side"], ["gallery", "Predictions"]];
 const state = { data: null, version: null, drawn: {} };
 
 function draw(data, pictures) {
@@ -22,6 +22,7 @@ function draw(data, pictures) {
   ifNew("metrics", data.evaluations.map(({ name, metrics }) => [name, metrics]), () => drawMetrics(data.evaluations));
   ifNew("gallery", data.evaluations, () => drawGallery(data.evaluations));
   ifNew("trees", data.runs.map(({ name, trees }) => [name, trees]), () => drawTrees(data.runs));
+  ifNew("compare", [data.evaluations, data.runs.map(({ name, trees }) => [name, trees])], () => drawCompare(data));
   ifNew("settings", sources.map(({ name, settings }) => [name, settings]), () => drawSettings(data));
   byId("nav").replaceChildren(...SECTIONS.filter(([id]) => byId(id).childElementCount).map(([id, name]) => el("a", { href: `#${id}` }, name)));
 }
@@ -130,6 +131,8 @@ function start() {
   document.addEventListener("scroll", () => { byId("tip").hidden = true; }, { passive: true, capture: true });
   byId("detail").addEventListener("click", (event) => { if (event.target === byId("detail")) byId("detail").close(); });
   let width = innerWidth, waiting = null;
+  addEventListener("hashchange", followLink);
+  byId("detail").addEventListener("close", () => { if (location.hash.startsWith("#record=")) history.replaceState(null, "", " "); });
   addEventListener("resize", () => {
     clearTimeout(waiting);
     waiting = setTimeout(() => {
@@ -138,6 +141,7 @@ function start() {
     }, 120);
   });
   if (document.body.dataset.live === "yes") { showProgress(); poll(); }
+  followLink();
   document.body.dataset.ready = "yes";
 }
 

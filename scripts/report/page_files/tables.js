@@ -44,6 +44,8 @@ function ordered(rows, of, down) {
   return known.map(([, , row]) => row);
 }
 
+const MAIN_METRICS = ["accuracy", "format"]; // shown even at 0
+
 function drawMetrics(evaluations) {
   const section = byId("metrics");
   section.replaceChildren();
@@ -57,6 +59,9 @@ function drawMetrics(evaluations) {
       rows.get(key).values[evaluation.name] = { value, low, high };
     }
   }
+  const values = (row) => Object.values(row.values).map(({ value }) => value);
+  const isZero = (row) => !MAIN_METRICS.includes(row.metric) && values(row).every((value) => value === 0);
+  const zero = [...rows.values()].filter(isZero), kept = [...rows.values()].filter((row) => !isZero(row));
   const withIntervals = shown.some((evaluation) => evaluation.metrics.some((metric) => metric.low !== null));
   const columns = [
     { label: "Task", of: (row) => row.task },
@@ -69,7 +74,8 @@ function drawMetrics(evaluations) {
     columns.push({ label: "Change", number: true, of: change, show: (row) => (isNumber(change(row)) ? (change(row) > 0 ? "+" : "") + figure(change(row)) : "\u2013") });
   }
   section.append(sectionHead("metrics", "Metrics", withIntervals ? "with 95 % intervals" : null),
-    el("div", { class: "card" }, sortableTable(columns, [...rows.values()])));
+    el("div", { class: "card" }, sortableTable(columns, kept)));
+  if (zero.length) section.append(folded("zero-values", `Metrics that are 0 (${zero.length})`, zero.map((row) => `${row.task}: ${row.metric}`)));
 }
 
 function metricCell(row, name) {

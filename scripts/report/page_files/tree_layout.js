@@ -27,12 +27,12 @@ function layoutTree(tree, width) {
   return { boxes, children, roots, order, leaves, line, column, columns, total, width: ROOT_WIDTH + columns * (column + GAP), height: total * line - LEAF_GAP };
 }
 
-// The forks of a tree: a node (or -1, the prompt) with at least two children, and the entropy at the fork.
+// The forks that entropy decided: nodes with at least two children, and the entropy of the token at which they forked.
+// Where a thought closes or a turn ends, the fork was planned, and the entropy of the next token says nothing about it.
 function forksOf(tree, layout) {
-  const of = (parent, children) => {
+  if (tree.forked_by !== "entropy") return [];
+  return layout.children.map((children, parent) => {
     const first = children.map((i) => tree.nodes[i]).find((node) => node.sampled && isNumber(node.entropies?.[0]));
-    return { parent, children, entropy: first ? first.entropies[0] : null };
-  };
-  const forks = layout.children.map((children, i) => of(i, children)).filter((fork) => fork.children.length > 1);
-  return layout.roots.length > 1 ? [of(-1, layout.roots), ...forks] : forks;
+    return { parent, forks: children.length > 1, entropy: first ? first.entropies[0] : null };
+  }).filter((fork) => fork.forks && fork.entropy !== null);
 }

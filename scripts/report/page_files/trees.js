@@ -1,10 +1,5 @@
 // The tree viewer: choose a step and a prompt, inspect the sampled tree, open a node to see its tokens.
 
-const REWARD_WIDTH = 62;
-const LEAST_REWARD_GAP = 12;
-const MOST_TOKENS = 4000;
-const HOTTEST = 2.5; // nats with the darkest shade of a token
-
 const viewer = { run: null, step: null, prompt: null, node: null };
 
 function drawTrees(runs) {
@@ -70,12 +65,15 @@ function showTree(forest, tree) {
   const ask = el("div", { class: "card ask" }), right = el("div", { style: { "min-width": 0 } }, growth, said);
   const drawn = tree.picture !== null || tree.rows.some((row) => row.shapes.length);
   forest.replaceChildren(ask, right);
+  const room = Math.max(300, growth.clientWidth - 16);
+  const target = () => ({ tree: tree.prompt, step: tree.step, run: viewer.run, ...(viewer.node === null ? {} : { node: viewer.node }) });
   const highlight = () => {
     ask.replaceChildren(
-      ...(drawn ? [el("div", { class: "stage" }, treePicture(tree))] : []),
+      ...(drawn ? [el("div", { class: "stage" }, treePicture(tree, viewer.node))] : []),
       el("div", {}, el("p", { class: "question" }, tree.question || tree.prompt),
-        el("p", { class: "small muted", style: { "margin-top": "6px" } }, summaryOf(tree)),
-        tree.cut ? el("p", { class: "small status", style: { "margin-top": "6px" } }, `left out: ${tree.cut}`) : null));
+        [summaryOf(tree), ...rewardNotes(tree.rows, room)].map((note) => el("p", { class: "small muted below" }, note)),
+        tree.cut ? el("p", { class: "small status below" }, `left out: ${tree.cut}`) : null,
+        linkButton(target)));
   };
   const select = (i) => {
     viewer.node = viewer.node === i ? null : i;
@@ -84,7 +82,7 @@ function showTree(forest, tree) {
     highlight();
     if (viewer.node !== null) said.scrollIntoView({ block: "nearest" }); // it is below the tree, often below the window
   };
-  growth.append(grownTree(tree, Math.max(300, growth.clientWidth - 30), select));
+  growth.append(grownTree(tree, room, select));
   if (viewer.node !== null && viewer.node >= tree.nodes.length) viewer.node = null;
   showNode(said, tree);
   highlight();
@@ -98,10 +96,10 @@ function summaryOf(tree) {
 const signOf = (x) => (isNumber(x) && x > 0 ? "positive" : isNumber(x) && x < 0 ? "negative" : "");
 
 // The prompt's picture with the answers of all leaves; if a node is open, those below it are highlighted.
-function treePicture(tree) {
+function treePicture(tree, opened = null) {
   const under = (leaf) => {
-    for (let i = leaf; i >= 0; i = tree.nodes[i].parent) if (i === viewer.node) return true;
-    return viewer.node === null;
+    for (let i = leaf; i >= 0; i = tree.nodes[i].parent) if (i === opened) return true;
+    return opened === null;
   };
   const rows = [...tree.rows].sort((a, b) => (a.advantage ?? 0) - (b.advantage ?? 0));
   const layers = rows.map((row) => [`leaf ${signOf(row.advantage)}`, row.shapes, under(row.leaf)]);
@@ -110,15 +108,8 @@ function treePicture(tree) {
   return picture;
 }
 
-function rewardColumns(tree) {
-  const names = [...new Set(tree.rows.flatMap((row) => Object.keys(row.rewards)))];
-  const most = Object.fromEntries(names.map((name) => [name, Math.max(1, ...tree.rows.map((row) => Math.abs(row.rewards[name] ?? 0)))]));
-  const columns = names.map((name) => ({ label: name.replace(/_reward$/, "").replaceAll("_", " "), name, of: (row) => row.rewards[name], share: (x) => clamp(x / most[name], 0, 1) }));
-  return [...columns, { label: "reward", name: "reward", of: (row) => row.reward }, { label: "adv.", name: "advantage", of: (row) => row.advantage, signed: true }];
-}
-
 function grownTree(tree, room, select) {
-  const columns = rewardColumns(tree), side = columns.length * REWARD_WIDTH + LEAST_REWARD_GAP;
+  const columns = rewardColumns(tree.rows, room), side = rewardsWidth(columns);
   const layout = layoutTree(tree, room - side);
   const most = Math.max(1e-9, ...tree.nodes.map((node) => Math.abs(node.advantage ?? 0)));
   const top = 22;
@@ -126,26 +117,18 @@ function grownTree(tree, room, select) {
   const lines = svg("svg", { width: layout.width + side, height: layout.height + top, "aria-hidden": "true" });
   canvas.append(lines, el("div", { class: "root", style: { left: 0, top: `${top}px`, width: `${ROOT_WIDTH}px`, height: `${layout.height}px` } }, "prompt"));
   drawBands(lines, tree, layout, top);
-  tree.nodes.forEach((node, i) => canvas.append(nodeBox(node, i, layout.boxes[i], top, most, select)));
-  const start = layout.width + LEAST_REWARD_GAP;
-  columns.forEach((column, c) => canvas.append(tipped(el("div", { class: "reward-head", style: { left: `${start + c * REWARD_WIDTH}px`, top: 0, width: `${REWARD_WIDTH - 10}px` } }, column.label), column.name)));
-  const rows = new Map();
+  tree.nodes.forEach((node, i) => canvas.append(nodeBox(node, i, layout.boxes[i], top, most, select, node.parent < 0 ? tree.opened : "")));
+  const rows = new Map(), places = [];
   for (const row of tree.rows) if (!rows.has(row.leaf)) rows.set(row.leaf, row);
   for (const leaf of layout.order) {
     const row = rows.get(leaf), box = layout.boxes[leaf];
     if (!row) continue;
     const y = top + box.y + box.height / 2;
-    lines.append(svg("line", { class: "lead", x1: box.x + box.width + 4, x2: start - 4, y1: y, y2: y }));
-    columns.forEach((column, c) => canvas.append(rewardCell(column, row, start + c * REWARD_WIDTH, y)));
+    lines.append(svg("line", { class: "lead", x1: box.x + box.width + 4, x2: layout.width + REWARD_GAP - 4, y1: y, y2: y }));
+    places.push([row, y]);
   }
+  canvas.append(rewardPanel(columns, places, select));
   return canvas;
-}
-
-function rewardCell(column, row, left, y) {
-  const value = column.of(row);
-  return el("div", { class: `reward-cell${column.signed ? " signed" : ""}`, "data-column": column.name, style: { left: `${left}px`, top: `${y - 10}px`, width: `${REWARD_WIDTH - 10}px` } },
-    column.signed ? signed(value) : isNumber(value) ? minus(value.toFixed(2)) : "\u2013",
-    column.share && isNumber(value) ? el("i", { style: { "--share": `${100 * column.share(value)}%` } }) : null);
 }
 
 // Bands from a fork to its children, as wide as their numbers of leaves, and a mark sized by the fork's entropy.
@@ -165,14 +148,14 @@ function drawBands(lines, tree, layout, top) {
   from(-1, layout.roots);
   layout.children.forEach((children, i) => { if (children.length) from(i, children); });
   for (const fork of forksOf(tree, layout)) {
-    if (fork.entropy === null) continue;
     const { x, y } = endOf(fork.parent);
     lines.append(svg("circle", { class: "fork", cx: x + 11, cy: y, r: clamp(2.5 + 2.5 * fork.entropy, 2.5, 9), "data-entropy": fork.entropy }),
       svg("text", { class: "fork-label", x: x + 5, y: y - clamp(2.5 + 2.5 * fork.entropy, 2.5, 9) - 4 }, `H ${fork.entropy.toFixed(2)}`));
   }
 }
 
-function nodeBox(node, i, box, top, most, select) {
+// `opened`: the tag of a thought that the prompt ends with, shown before the text that continues it.
+function nodeBox(node, i, box, top, most, select, opened) {
   const classes = ["node", node.sampled ? signOf(node.advantage) : "observed", node.status === "failed" ? "failed" : ""].filter(Boolean).join(" ");
   const tint = Math.round(4 + 22 * Math.min(1, Math.abs(node.advantage ?? 0) / most));
   const room = box.height - 8 - 15;
@@ -182,35 +165,5 @@ function nodeBox(node, i, box, top, most, select) {
     style: { left: `${box.x}px`, top: `${top + box.y}px`, width: `${box.width}px`, height: `${box.height}px`, "--tint": `${tint}%`, ...(seen ? { "padding-right": `${side + 10}px` } : {}) } },
     seen ? el("img", { class: "seen", src: seen, alt: "", style: { width: `${side}px`, height: `${side}px` } }) : null,
     el("span", { class: "head" }, el("span", {}, `${node.kind}, ${count(node.count)} tok${flag}`), node.sampled ? el("b", {}, signed(node.advantage)) : null),
-    room > 12 ? el("span", { class: "said", style: { "-webkit-line-clamp": Math.max(1, Math.floor(room / 16)) } }, node.text.slice(0, 1200)) : null);
-}
-
-function showNode(said, tree) {
-  said.hidden = viewer.node === null;
-  if (viewer.node === null) return;
-  const node = tree.nodes[viewer.node], row = tree.rows.find(({ leaf }) => leaf === viewer.node);
-  const fact = (name, value) => el("span", {}, `${name} `, el("b", {}, value));
-  const before = [];
-  for (let i = node.parent; i >= 0; i = tree.nodes[i].parent) before.unshift(tree.nodes[i].text);
-  const copies = tree.rows.filter(({ leaf }) => leaf === viewer.node).length;
-  const parts = [
-    el("h3", {}, `${node.kind} ${viewer.node}`),
-    el("div", { class: "facts-row" },
-      fact("status", node.status), node.error ? fact("error", node.error) : null, fact("tokens", count(node.count)), fact("advantage", signed(node.advantage)), fact("mean reward", figure(node.reward)),
-      fact("mean log-prob.", figure(mean(node.logprobs || []))), fact("mean entropy", figure(mean(node.entropies || []))),
-      ...(row ? Object.entries(row.rewards).map(([name, value]) => fact(name, figure(value))) : []), copies > 1 ? fact("rows", String(copies)) : null),
-    node.pictures ? el("div", { class: "seen-all" }, node.pictures.map((src, i) => el("img", { src, alt: `picture ${i + 1} of the observation` }))) : null,
-    el("div", { class: "tokens", tabindex: "0", role: "group", "aria-label": "Text of the node and of what comes before it" }, before.length ? el("span", { class: "before" }, before.join("")) : null, tokenSpans(node)),
-  ];
-  said.replaceChildren(...parts.filter(Boolean)); // the browser's own method would print a null
-}
-
-function tokenSpans(node) {
-  if (!node.tokens || node.tokens.length > MOST_TOKENS) return el("span", {}, node.text);
-  return node.tokens.map((token, i) => {
-    const entropy = node.entropies?.[i], logprob = node.logprobs?.[i];
-    const heat = isNumber(entropy) ? Math.round(38 * clamp(entropy / HOTTEST, 0, 1)) : 0;
-    const facts = [JSON.stringify(String(token)), `token ${i + 1}`, isNumber(entropy) ? `entropy ${entropy.toFixed(2)} nats` : null, isNumber(logprob) ? `probability ${(100 * Math.exp(logprob)).toFixed(1)} %` : null];
-    return tipped(el("span", { class: "t", style: { "--heat": `${heat}%` } }, String(token)), facts.filter(Boolean).join("\n"));
-  });
+    room > 12 ? el("span", { class: "said", style: { "-webkit-line-clamp": Math.max(1, Math.floor(room / 16)) } }, opened ? el("span", { class: "muted" }, opened) : null, node.text.slice(0, 1200)) : null);
 }

@@ -270,12 +270,27 @@ class TestTrees:
         trees, notes = read_trees(tmp_path)
         assert (len(trees), notes) == (15, [])
         first = tree_items(trees, tasks, Pictures(Thumbnails(), 9))[0]
-        assert (first["step"], first["prompt"], len(first["nodes"]), len(first["rows"])) == (0, "scene-1", 16, 16)
+        assert (first["step"], first["prompt"], len(first["nodes"]), len(first["rows"])) == (1, "scene-1", 16, 16)
         row = first["rows"][0]
         answer = json.loads(re.search(r"<answer>(.*)</answer>", first["nodes"][row["leaf"]]["text"]).group(1))
         assert row["shapes"][0]["at"] == [x for point in answer for x in point]
         assert row["rewards"].keys() == {"format_reward", "accuracy_reward"}
         assert first["rows"][-1]["shapes"] == []
+
+    def test_a_tree_has_the_step_that_trained_on_it(self, tmp_path, tasks):
+        """The first step of a run grows trees before any update; log.jsonl calls it step 1."""
+        cases.write_lines(tmp_path / "trees.jsonl", [cases.agent_tree(0, "q"), cases.agent_tree(4, "q")])
+        shown = tree_items(read_trees(tmp_path)[0], tasks, Pictures(Thumbnails(), 9))
+        assert [tree["step"] for tree in shown] == [1, 5]
+
+    @pytest.mark.parametrize(("opened", "drawn"), [("<think>\n", 1), ("", 0)])
+    def test_the_tag_of_a_thought_that_the_prompt_opens_is_part_of_the_completion(self, tasks, opened, drawn):
+        tree = cases.thought_answer_tree(0, "scene", "picture") | {"opened": opened}
+        for node in tree["nodes"][:4]:
+            node["text"] = node["text"].removeprefix("<think>")
+        (shown,) = tree_items([tree], tasks, Pictures(Thumbnails(), 9))
+        assert len(shown["rows"][0]["shapes"]) == drawn
+        assert (shown["opened"], shown["nodes"][0]["text"][:7]) == (opened, "Gripper")
 
     def test_a_picture_in_an_observation_is_one_word(self, tasks):
         pads = "<|image_pad|>"

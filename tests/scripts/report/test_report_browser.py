@@ -311,7 +311,7 @@ class TestTrees:
         assert heights[1] == heights[2]
         assert "unclosed" in page.locator(".node[data-node='3']").inner_text()
 
-    def test_bands_are_as_wide_as_their_leaves_and_forks_show_their_entropy(self, open_page, run_report):
+    def test_bands_are_as_wide_as_their_leaves(self, open_page, run_report):
         page = self.open_tree(open_page, run_report, "scene-1")
         bands = [
             (int(b.get_attribute("data-leaves")), float(b.get_attribute("stroke-width")))
@@ -320,9 +320,21 @@ class TestTrees:
         assert {leaves for leaves, _ in bands} == {4, 1}
         narrow = next(width for leaves, width in bands if leaves == 1)
         assert all(width == pytest.approx(leaves * narrow) for leaves, width in bands)
-        tree = cases.thought_answer_tree(80, "scene-1", "picture")
-        entropies = [float(fork.get_attribute("data-entropy")) for fork in page.locator(".fork").all()]
-        assert entropies == [tree["nodes"][i]["entropies"][0] for i in (0, 4, 8, 12)]
+
+    @pytest.mark.parametrize("prompt", ["scene-1", "question-1"])
+    def test_a_fork_that_entropy_did_not_decide_shows_none(self, open_page, run_report, prompt):
+        page = self.open_tree(open_page, run_report, prompt)
+        assert (page.locator(".fork").count(), page.locator(".fork-label").count()) == (0, 0)
+
+    def test_forks_that_entropy_decided_show_it(self, open_page, run_report):
+        page = self.open_tree(open_page, run_report, "deep")
+        nodes = cases.segment_tree(80, "deep")["nodes"]
+        firsts = {}
+        for node in nodes:
+            firsts.setdefault(node["parent"], []).append(node["entropies"][0])
+        decided = [found[0] for parent, found in sorted(firsts.items()) if parent >= 0 and len(found) > 1]
+        assert decided
+        assert [float(fork.get_attribute("data-entropy")) for fork in page.locator(".fork").all()] == decided
 
     def test_rewards_of_a_leaf_stand_in_its_line(self, open_page, run_report):
         page = self.open_tree(open_page, run_report, "scene-1")
@@ -374,15 +386,15 @@ class TestTrees:
     def test_the_slider_goes_through_training(self, open_page, run_report):
         page = self.open_tree(open_page, run_report, "question-1")
         slider = page.get_by_label("Training step")
-        assert page.locator("output").inner_text() == "step 80"
+        assert page.locator("output").inner_text() == "step 81"
         slider.fill("0")
-        assert page.locator("output").inner_text() == "step 0"
+        assert page.locator("output").inner_text() == "step 1"
         page.get_by_label("Later step").click()
-        assert page.locator("output").inner_text() == "step 20"
+        assert page.locator("output").inner_text() == "step 21"
         slider.focus()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowRight")
-        assert page.locator("output").inner_text() == "step 60"
+        assert page.locator("output").inner_text() == "step 61"
         assert page.locator(".prompt[aria-pressed=true]").inner_text().startswith("question-1")
         assert page.said == []
 
@@ -392,7 +404,6 @@ class TestTrees:
         observed = page.locator(".node.observed")
         assert observed.count() == 2
         assert "failed, refused" in page.locator(".node.failed").inner_text()
-        assert page.locator(".fork").count() == 2
         page.locator(".node[data-node='1']").click()
         sizes = "images => images.map(image => [image.naturalWidth, image.naturalHeight])"
         wait_until(page, "[...document.querySelectorAll('.seen, .seen-all img')].every(image => image.complete)")
