@@ -90,6 +90,12 @@ function sectionHead(id, title, note, ...right) {
     el("h2", { id: `${id}-title` }, title), note ? el("p", {}, note) : null, ...right);
 }
 
+// Names without the folder that all of them are in.
+function shortNames(names) {
+  const folder = `${names[0].split("/")[0]}/`;
+  return names.length > 1 && names.every((name) => name.startsWith(folder)) ? names.map((name) => name.slice(folder.length)) : names;
+}
+
 // Names that need no more than their number until someone asks.
 const folded = (id, summary, names) => el("details", { class: "more", id }, el("summary", {}, summary), el("p", { class: "small muted" }, names.join(", ")));
 

@@ -109,12 +109,13 @@ function showPairs(results, pairs, sides) {
 }
 
 function pairCard({ one, other, change }, sides) {
+  const names = shortNames(sides.map(({ label }) => label));
   return el("article", { class: "card record-pair" },
     el("div", { class: "meta" }, el("span", {}, `${one.id}, ${one.task}`), el("b", { class: `change ${signOf(change)}` }, signed(change))),
     one.question ? el("p", { class: "question" }, one.question) : null,
     one.truth && one.text.length ? el("p", { class: "small" }, el("span", { class: "muted" }, "true answer "), one.truth) : null,
     el("div", { class: "sides" }, [one, other].map((record, i) => el("div", { class: "side" },
-      el("h4", {}, sides[i].label), record.show(),
+      el("h4", {}, names[i]), record.show(),
       record.text.length ? el("p", { class: "small clamp" }, el("span", { class: "muted" }, `${record.text[0]} `), record.text[1]) : null,
       el("div", { class: "facts-row" }, record.facts.map(([name, value]) => el("span", {}, `${name} `, el("b", {}, value))),
         el("button", { class: "quiet", type: "button", onclick: record.open }, "Open"))))));

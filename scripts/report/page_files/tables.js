@@ -44,6 +44,9 @@ function ordered(rows, of, down) {
   return known.map(([, , row]) => row);
 }
 
+// A name that may break after its underscores.
+const breakable = (name) => el("span", {}, name.split(/(?<=_)/).flatMap((part) => [part, el("wbr")]));
+
 const MAIN_METRICS = ["accuracy", "format"]; // shown even at 0
 
 function drawMetrics(evaluations) {
@@ -63,17 +66,19 @@ function drawMetrics(evaluations) {
   const isZero = (row) => !MAIN_METRICS.includes(row.metric) && values(row).every((value) => value === 0);
   const zero = [...rows.values()].filter(isZero), kept = [...rows.values()].filter((row) => !isZero(row));
   const withIntervals = shown.some((evaluation) => evaluation.metrics.some((metric) => metric.low !== null));
+  const tasks = new Set([...rows.values()].map((row) => row.task)), names = shortNames(shown.map(({ name }) => name));
   const columns = [
-    { label: "Task", of: (row) => row.task },
-    { label: "Metric", of: (row) => row.metric },
-    ...shown.map(({ name }) => ({ label: shown.length > 1 ? name : "Value", number: true, of: (row) => row.values[name]?.value, show: (row) => metricCell(row, name) })),
+    ...(tasks.size > 1 ? [{ label: "Task", of: (row) => row.task }] : []),
+    { label: "Metric", of: (row) => row.metric, show: (row) => breakable(row.metric) },
+    ...shown.map(({ name }, i) => ({ label: shown.length > 1 ? names[i] : "Value", number: true, of: (row) => row.values[name]?.value, show: (row) => metricCell(row, name) })),
   ];
   if (shown.length === 2) {
     const [first, second] = shown.map(({ name }) => (row) => row.values[name]?.value);
     const change = (row) => (isNumber(first(row)) && isNumber(second(row)) ? second(row) - first(row) : null);
     columns.push({ label: "Change", number: true, of: change, show: (row) => (isNumber(change(row)) ? (change(row) > 0 ? "+" : "") + figure(change(row)) : "\u2013") });
   }
-  section.append(sectionHead("metrics", "Metrics", withIntervals ? "with 95 % intervals" : null),
+  const note = [tasks.size > 1 ? "" : [...tasks][0], withIntervals ? "with 95 % intervals" : ""].filter(Boolean).join(", ");
+  section.append(sectionHead("metrics", "Metrics", note),
     el("div", { class: "card" }, sortableTable(columns, kept)));
   if (zero.length) section.append(folded("zero-values", `Metrics that are 0 (${zero.length})`, zero.map((row) => `${row.task}: ${row.metric}`)));
 }

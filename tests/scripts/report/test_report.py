@@ -283,13 +283,15 @@ class TestTrees:
         shown = tree_items(read_trees(tmp_path)[0], tasks, Pictures(Thumbnails(), 9))
         assert [tree["step"] for tree in shown] == [1, 5]
 
-    @pytest.mark.parametrize(("opened", "drawn"), [("<think>\n", 1), ("", 0)])
+    @pytest.mark.parametrize(("opened", "drawn"), [("<think>\n", 0), ("", 1)])
     def test_the_tag_of_a_thought_that_the_prompt_opens_is_part_of_the_completion(self, tasks, opened, drawn):
+        """An answer inside a thought that never closes is none."""
         tree = cases.thought_answer_tree(0, "scene", "picture") | {"opened": opened}
         for node in tree["nodes"][:4]:
             node["text"] = node["text"].removeprefix("<think>")
+        tree["nodes"][3]["text"] = "Perhaps <answer>[[1, 2], [3, 4]]</answer>"
         (shown,) = tree_items([tree], tasks, Pictures(Thumbnails(), 9))
-        assert len(shown["rows"][0]["shapes"]) == drawn
+        assert [len(row["shapes"]) for row in shown["rows"]] == [1] * 12 + [drawn] * 4
         assert (shown["opened"], shown["nodes"][0]["text"][:7]) == (opened, "Gripper")
 
     def test_a_picture_in_an_observation_is_one_word(self, tasks):

@@ -90,7 +90,7 @@ def test_metrics_that_are_always_0_share_a_line(open_page, zeros):
     assert "own/nothing" in folded.inner_text() and "rollout/cut_share" in folded.inner_text()
     page.locator("#other-metrics > summary").click()
     assert "own/nothing" not in page.locator("#other-metrics h3").all_inner_texts()
-    assert [row.split("\t")[1] for row in page.locator("#metrics tbody tr").all_inner_texts()] == ["accuracy", "n"]
+    assert page.locator("#metrics tbody td:first-child").all_inner_texts() == ["accuracy", "n"]
     page.locator("#zero-values summary").click()
     assert "dfd_px" in page.locator("#zero-values").inner_text()
 
@@ -102,6 +102,16 @@ def test_reward_functions_that_gave_only_0_have_no_column(open_page, zeros):
     page.locator(".node[data-node='4']").click()
     facts = page.locator("#node-detail .facts-row > span").all_inner_texts()
     assert "format, length 0" in facts and "polite 0.250" in facts
+
+
+def test_metrics_of_two_evaluations_are_in_view_on_a_phone(open_page, tmp_path):
+    for name in ("before", "after"):
+        cases.write_evaluation(tmp_path / name, sums(1))
+    page = open_page(page_of(tmp_path), 390)
+    assert page.locator("#metrics .section-head p").inner_text() == "trajectory-sharerobot, with 95 % intervals"
+    for cell in page.locator("#metrics tbody td").all():
+        box = cell.bounding_box()
+        assert box["x"] + box["width"] <= 390
 
 
 @pytest.mark.parametrize("prompt", ["scene-1", "deep"])
