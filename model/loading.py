@@ -66,11 +66,15 @@ def load_policy(
     model = module.load_model(name_or_path, dtype, attn_implementation, quantization_config, **source)
     if adapter_path is not None:
         model = load_adapter(model, adapter_path, trainable=trainable)
-    if adapter_path is not None and any((Path(adapter_path) / file).exists() for file in PROCESSOR_FILES):
-        processor = module.load_processor(adapter_path, min_pixels, max_pixels)
-    else:
-        processor = module.load_processor(name_or_path, min_pixels, max_pixels, **source)
+    folder = processor_folder(name_or_path, adapter_path)
+    processor = module.load_processor(folder, min_pixels, max_pixels, **(source if folder == name_or_path else {}))
     return module, model, processor
+
+
+def processor_folder(name_or_path: str, adapter_path: str | None) -> str:
+    """Where the processor is read from: the adapter's folder if it has one, else the model's."""
+    saved = adapter_path and any((Path(adapter_path) / file).exists() for file in PROCESSOR_FILES)
+    return adapter_path if saved else name_or_path
 
 
 def coordinate_frame_of(

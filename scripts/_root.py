@@ -14,6 +14,7 @@ After `pip install .` a plain `import task` would find the copy in site-packages
 would be ignored.
 """
 
+import functools
 import importlib.util
 import os
 import sys
@@ -39,8 +40,7 @@ def use_checkout() -> Path:
                 file=sys.stderr,
             )
             raise SystemExit(2)
-    if os.environ.get("RANK", "0") == "0":
-        print(f"tasks from {ROOT / 'task'}", file=sys.stderr)
+    _tell_tasks()
     return ROOT
 
 
@@ -53,6 +53,12 @@ def locate(path: str) -> str:
         if (folder / path).exists():
             return str((folder / path).resolve())
     return path
+
+
+@functools.cache  # a script may import another one
+def _tell_tasks() -> None:
+    if os.environ.get("RANK", "0") == "0":
+        print(f"tasks from {ROOT / 'task'}", file=sys.stderr)
 
 
 def _folder_of(name: str) -> Path | None:

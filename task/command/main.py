@@ -22,6 +22,7 @@ COMMANDS = {
     "check": ("scripts/data/check.py", "checks manifests, records and media before training"),
     "convert": ("scripts/data/convert.py", "converts tables, conversations and public data sets to records"),
     "merge": ("scripts/merge_adapter.py", "merges an adapter into its base model"),
+    "export": ("scripts/export/export.py", "writes a model and its tests for lmms-eval or VLMEvalKit"),
     "vllm-server": ("scripts/vllm_server.py", "starts vLLM as a server that samples for training"),
     "smoke": ("scripts/smoke_test.py", "checks the task files and their rewards"),
     "new-task": ("scripts/new_task.py", "creates a task file from the template"),
