@@ -166,14 +166,16 @@ def test_the_browser_follows_a_run(open_page, tmp_path):
         append(tmp_path, *log[4:])
         page.locator("#live", has_text="step 50 of 50").wait_for(timeout=15_000)
         assert "training has ended" in page.locator("#live").inner_text()
-        assert page.locator("output").inner_text() == "step 0"
+        assert page.locator("output").inner_text() == "step 1"
         assert page.locator(".node[aria-pressed=true]").count() == 1
         assert page.evaluate("document.querySelector('#other-metrics').open")
         assert page.evaluate("scrollY") == pytest.approx(700, abs=5)
         page.get_by_label("Later step").click()
-        assert page.locator("output").inner_text() == "step 20"
+        assert page.locator("output").inner_text() == "step 21"
         assert measured(page, "layoutFaults") == []
         assert [said for said in page.said if "/news" not in said] == []
+        linked = open_page(f"http://127.0.0.1:{port}/#tree=scene&step=1")
+        assert linked.locator("output").inner_text() == "step 1"
     page.locator("body[data-connected=no]").wait_for(timeout=15_000)
     assert "start scripts/watch.py again" in page.locator("#live").inner_text()
 
@@ -203,6 +205,22 @@ def test_what_one_types_and_drags_stays_while_the_run_goes_on(open_page, tmp_pat
         page.locator("#found", has_text="of 90 items").wait_for(timeout=15_000)
         assert page.evaluate("scrollY") == place
         assert search.input_value() == "cone"
+
+
+@pytest.mark.slow
+def test_a_comparison_keeps_its_length_and_its_search_while_an_evaluation_goes_on(open_page, tmp_path):
+    predictions = [cases.prediction(i) for i in range(30)]
+    cases.write_evaluation(tmp_path / "a" / "eval", predictions)
+    cases.write_lines(tmp_path / "b" / "eval" / "parts" / "0.jsonl", predictions[:20])
+    with serving(tmp_path / "a", tmp_path / "b") as port:
+        page = open_page(f"http://127.0.0.1:{port}/")
+        compare = page.locator("#compare")
+        compare.get_by_role("button", name="Show more").click()
+        compare.get_by_role("searchbox").focus()
+        cases.write_lines(tmp_path / "b" / "eval" / "parts" / "1.jsonl", predictions[20:])
+        compare.locator("p", has_text="30 records").wait_for(timeout=15_000)
+        assert compare.locator(".record-pair").count() == 16
+        assert compare.get_by_role("searchbox").evaluate("input => document.activeElement === input")
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ const PAIR_ORDERS = {
   worse: ["right worse first", (pair) => pair.change, false],
   data: ["as in the data", null],
 };
-const pairing = { left: null, right: null, order: "change", query: "" };
+const pairing = { left: null, right: null, order: "change", query: "", made: 0 };
 
 // Everything that can be a side: its kind, its name, and its records by id.
 function sidesOf(data) {
@@ -41,7 +41,7 @@ const grown = (tree, name) => {
 };
 
 function drawCompare(data) {
-  const section = byId("compare");
+  const section = byId("compare"), typing = document.activeElement?.type === "search" && section.contains(document.activeElement);
   section.replaceChildren();
   const sides = sidesOf(data), partners = (side) => sides.filter((other) => other !== side && other.kind === side.kind);
   const left = sides.filter((side) => partners(side).length);
@@ -61,7 +61,8 @@ function drawCompare(data) {
       el("label", {}, "Text", search)),
     notes.map((note) => el("p", { class: "small muted below" }, note))),
     el("div", { class: "legend" }, legendOf(pairs.flatMap(({ one }) => one.item ?? []))), results);
-  showPairs(results, pairs, [a, b]);
+  showPairs(results, pairs, [a, b], pairing.made); // a redrawn page keeps its length
+  if (typing) search.focus();
 }
 
 // The sides named before, else the last one and the last one before it of another folder.
@@ -93,19 +94,20 @@ function summaryOfPairs(pairs) {
   return `${plural(pairs.length, "record")}, mean ${figure(left)} and ${figure(right)}: right better on ${count(changed.filter((x) => x > 0).length)}, worse on ${count(changed.filter((x) => x < 0).length)}, equal on ${count(changed.filter((x) => x === 0).length)}`;
 }
 
-function showPairs(results, pairs, sides) {
+function showPairs(results, pairs, sides, most = PAIRS_AT_ONCE) {
   const query = pairing.query.toLowerCase(), [, of, down] = PAIR_ORDERS[pairing.order];
   const found = pairs.filter(({ one }) => [one.id, one.question, one.truth].some((text) => text.toLowerCase().includes(query)));
   const kept = of ? ordered(found, (pair) => (pair.change === null ? null : of(pair)), down) : found;
-  const more = el("button", { class: "quiet", type: "button", onclick: () => add() }, "Show more");
+  const more = el("button", { class: "quiet", type: "button", onclick: () => add(PAIRS_AT_ONCE) }, "Show more");
   const grid = el("div", { class: "pair-list" }), row = el("div", { class: "more-row" }, more);
-  const add = () => {
+  const add = (cards) => {
     const made = grid.childElementCount;
-    grid.append(...kept.slice(made, made + PAIRS_AT_ONCE).map((pair) => pairCard(pair, sides)));
-    row.hidden = grid.childElementCount >= kept.length;
+    grid.append(...kept.slice(made, made + cards).map((pair) => pairCard(pair, sides)));
+    pairing.made = grid.childElementCount;
+    row.hidden = pairing.made >= kept.length;
   };
   results.replaceChildren(kept.length ? grid : el("p", { class: "muted" }, "No record fits."), row);
-  add();
+  add(Math.max(most, PAIRS_AT_ONCE));
 }
 
 function pairCard({ one, other, change }, sides) {

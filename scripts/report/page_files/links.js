@@ -21,6 +21,7 @@ function followLink() {
   const [[what, name], ...rest] = asked;
   lost.textContent = `This report has no ${what} \u201c${name}\u201d${rest.map(([key, value]) => `, ${key} ${value}`).join("")}: the link belongs to another report, or to an earlier state of it.`;
   lost.hidden = false;
+  lost.scrollIntoView({ block: "nearest" });
 }
 
 function openTree(asked) {

@@ -98,10 +98,10 @@ async function poll() {
     const answer = await fetch(`/news?have=${encodeURIComponent(state.version ?? "")}`);
     if (answer.status === 200) {
       const news = await answer.json();
-      const scroll = scrollY, open = byId("other-metrics")?.open;
+      const scroll = scrollY, open = [...document.querySelectorAll("details[open][id]")].map(({ id }) => id);
       draw(news.data, news.pictures);
       showProgress();
-      if (open) byId("other-metrics").open = true;
+      for (const id of open) if (byId(id)) byId(id).open = true;
       scrollTo(0, scroll);
     }
     if (document.body.dataset.connected === "no") showProgress();

@@ -80,12 +80,21 @@ function showTree(forest, tree) {
     growth.querySelectorAll(".node").forEach((node) => node.setAttribute("aria-pressed", String(Number(node.dataset.node) === viewer.node)));
     showNode(said, tree);
     highlight();
-    if (viewer.node !== null) said.scrollIntoView({ block: "nearest" }); // it is below the tree, often below the window
+    if (viewer.node === null) return;
+    showWhole(growth, viewer.node);
+    said.scrollIntoView({ block: "nearest" }); // it is below the tree, often below the window
   };
   growth.append(grownTree(tree, room, select));
   if (viewer.node !== null && viewer.node >= tree.nodes.length) viewer.node = null;
+  if (viewer.node !== null) showWhole(growth, viewer.node);
   showNode(said, tree);
   highlight();
+}
+
+// Scrolls a tree sideways until a node stands left of the rewards.
+function showWhole(growth, i) {
+  const node = growth.querySelector(`[data-node="${i}"]`), room = growth.clientWidth - growth.querySelector(".rewards").offsetWidth;
+  growth.scrollLeft = clamp(growth.scrollLeft, node.offsetLeft + node.offsetWidth + 20 - room, node.offsetLeft);
 }
 
 function summaryOf(tree) {
@@ -117,7 +126,7 @@ function grownTree(tree, room, select) {
   const lines = svg("svg", { width: layout.width + side, height: layout.height + top, "aria-hidden": "true" });
   canvas.append(lines, el("div", { class: "root", style: { left: 0, top: `${top}px`, width: `${ROOT_WIDTH}px`, height: `${layout.height}px` } }, "prompt"));
   drawBands(lines, tree, layout, top);
-  tree.nodes.forEach((node, i) => canvas.append(nodeBox(node, i, layout.boxes[i], top, most, select, node.parent < 0 ? tree.opened : "")));
+  tree.nodes.forEach((node, i) => canvas.append(nodeBox(node, i, layout.boxes[i], top, most, select, openedBefore(tree, node))));
   const rows = new Map(), places = [];
   for (const row of tree.rows) if (!rows.has(row.leaf)) rows.set(row.leaf, row);
   for (const leaf of layout.order) {
@@ -154,7 +163,9 @@ function drawBands(lines, tree, layout, top) {
   }
 }
 
-// `opened`: the tag of a thought that the prompt ends with, shown before the text that continues it.
+// The tag of a thought that the prompt, or the header of an agent's turn, ends with: the node continues that thought.
+const openedBefore = (tree, { parent }) => (parent < 0 || (tree.opened && tree.nodes[parent].text.endsWith(tree.opened)) ? tree.opened : "");
+
 function nodeBox(node, i, box, top, most, select, opened) {
   const classes = ["node", node.sampled ? signOf(node.advantage) : "observed", node.status === "failed" ? "failed" : ""].filter(Boolean).join(" ");
   const tint = Math.round(4 + 22 * Math.min(1, Math.abs(node.advantage ?? 0) / most));

@@ -127,7 +127,18 @@ def test_rewards_are_in_view_on_a_phone_and_open_their_leaf(open_page, tmp_path,
     assert last.bounding_box()["x"] + last.bounding_box()["width"] <= 390
     last.click()
     assert "accuracy" in page.locator("#node-detail .facts-row").inner_text()
+    node, rewards = page.locator(".node[aria-pressed=true]").bounding_box(), page.locator(".rewards").bounding_box()
+    assert node["x"] >= 0 and node["x"] + node["width"] <= rewards["x"] + 1
     assert measured(page, "layoutFaults") == []
+
+
+def test_a_turn_whose_header_opens_a_thought_is_shown_with_its_tag(open_page, tmp_path):
+    tree = cases.agent_tree(0, "agent") | {"opened": "<think>"}
+    tree["nodes"][1]["text"] += "<|im_start|>assistant\n<think>"
+    cases.write_lines(tmp_path / "trees.jsonl", [tree])
+    page = open_page(page_of(tmp_path))
+    texts = [page.locator(f".node[data-node='{i}'] .said").text_content() for i in (0, 2, 4, 5)]
+    assert [text.startswith("<think>") for text in texts] == [True, True, False, True]
 
 
 def opened_tree(step: int) -> dict:
