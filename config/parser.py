@@ -14,6 +14,7 @@ import trl
 import yaml
 
 from config.foreign import drop_foreign
+from config.intervals import check_intervals
 from config.short_help import short_help
 from dataset.unique_keys import UniqueKeyLoader
 from task.errors import UserError
@@ -74,7 +75,10 @@ class RecipeParser(trl.TrlParser):
             vars(namespace).update({name: OF_THE_MACHINE[name] for name in OF_THE_MACHINE.keys() & vars(namespace)})
         try:
             values = {a.dest: getattr(namespace, a.dest) for a in self._actions if hasattr(namespace, a.dest)}
-            return self.parse_dict(values | self._chosen(values), allow_extra_keys=True)
+            parsed = self.parse_dict(values | self._chosen(values), allow_extra_keys=True)
+            for settings in parsed:
+                check_intervals(settings, self.provenance)
+            return parsed
         except ValueError as error:  # a UserError, or a setting that TRL or transformers refuses
             self.error(str(error))
 

@@ -1,0 +1,50 @@
+"""Intervals of saves, evaluations and logs that a run would not read are refused."""
+
+import pytest
+
+from config import GRPOConfig, GRPOModelConfig, GRPOScriptArguments
+from config.intervals import READ_WITH
+from config.parser import RecipeParser
+
+DEMO = ("--config", "config/recipes/grpo_ma_demo.yaml")  # save_strategy: "no"
+
+
+@pytest.fixture
+def parse(tmp_path, capsys):
+    """The args of these flags, or the sentence that refuses them."""
+
+    def call(*words):
+        parser = RecipeParser((GRPOScriptArguments, GRPOConfig, GRPOModelConfig))
+        try:
+            return parser.parse([*words, "--output_dir", str(tmp_path), "--report_to", "none"])[1]
+        except SystemExit:
+            return capsys.readouterr().err
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        ((*DEMO, "--save_steps", "2"), ("save_steps=2 would have no effect", "save_strategy is no (recipe)")),
+        ((*DEMO, "--save_total_limit", "2"), ("save_total_limit=2", "save_strategy is no (recipe)")),
+        (("--eval_steps", "50"), ("eval_steps=50", "eval_strategy is no (default); set eval_strategy to steps")),
+        (("--save_steps", "9", "--save_strategy", "epoch"), ("save_steps=9", "save_strategy is epoch (flag)")),
+        (("--logging_steps", "5", "--logging_strategy", "no"), ("logging_steps=5", "logging_strategy is no (flag)")),
+    ],
+)
+def test_an_interval_that_is_not_read_is_refused(parse, flags, words):
+    refused = parse(*flags)
+    assert isinstance(refused, str) and all(word in refused for word in words), refused
+
+
+def test_a_strategy_may_turn_off_the_saves_of_a_recipe(parse):
+    args = parse("--config", "config/recipes/grpo_ma_qwen2_5_vl_3b.yaml", "--save_strategy", "no", "--use_cpu", "true")
+    assert args.save_strategy == "no" and args.save_steps == 100
+
+
+@pytest.mark.parametrize("interval", READ_WITH)
+def test_the_way_out_is_taken(parse, interval):
+    strategy, values = READ_WITH[interval]
+    args = parse(*DEMO, f"--{interval}", "2", f"--{strategy}", values[0])
+    assert getattr(args, interval) == 2
