@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 import os
@@ -11,6 +12,7 @@ from dataset.manifest import nearest
 from task.errors import UserError
 
 FIELDS = ("id", "question", "answer", "question_type", "image", "video")
+OPTIONAL = ("image", "video", "thought")  # a record may lack them, so a misspelt one would pass unnoticed
 # Key names of other projects, matched in any case; as extra keys they would lead to a row without its picture.
 MEDIA_LOOKALIKES = {
     "image": ("images", "image_path", "image_paths", "image_file", "img", "imgs", "picture", "pictures", "photo"),
@@ -137,6 +139,7 @@ def parse_record(
                 raise UserError(
                     f"{where}: the key {key!r} would be ignored: name it {right!r} (a path or a list of paths)."
                 )
+    _check_misspelt(raw, where)
     _check_json(raw, where)
     record = {
         "id": record_id,
@@ -149,6 +152,17 @@ def parse_record(
     }
     _check_modality(record, modality, where)
     return record
+
+
+def _check_misspelt(raw: dict, where: str) -> None:
+    """Refuses a key that is nearly that of an optional field which the record lacks, such as 'imgae'."""
+    absent = [field for field in OPTIONAL if field not in raw]
+    for key in raw.keys() - {*FIELDS, *OPTIONAL}:
+        for field in difflib.get_close_matches(str(key).lower(), absent, n=1, cutoff=0.8):
+            raise UserError(
+                f"{where}: the key {key!r} is read by no part of the project: did you mean {field!r}? For data of your "
+                "own, choose a name that is less like it."
+            )
 
 
 def _found(key: str, raw: dict) -> str:

@@ -59,6 +59,10 @@ def test_odd_file_names(tmp_path, tasks):
         ({"img": ["a.png"]}, "the key 'img' would be ignored: name it 'image'"),
         ({"image_paths": ["a.png"]}, "the key 'image_paths' would be ignored: name it 'image'"),
         ({"VIDEO": "a.mp4"}, "the key 'VIDEO' would be ignored: name it 'video'"),
+        ({"imgae": "a.png"}, "the key 'imgae' .*did you mean 'image'"),
+        ({"vidoe": "a.mp4"}, "the key 'vidoe' .*did you mean 'video'"),
+        ({"thougt": "first"}, "the key 'thougt' .*did you mean 'thought'"),
+        ({"Thoughts": ["first"]}, "the key 'Thoughts' .*did you mean 'thought'"),
     ],
 )
 def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fault):
@@ -95,3 +99,10 @@ def test_marks_and_line_ends_of_other_systems(tmp_path, tasks, ends, mark):
     (tmp_path / "m.yaml").write_bytes((mark + ends.join(["datasets:", "- json_path: data.jsonl", ""])).encode())
     rows = build_dataset(tmp_path / "m.yaml", tasks)
     assert [json.loads(row["record"])["answer"] for row in rows] == ["\u00e9", 2]
+
+
+def test_data_of_the_users_own_may_have_any_other_name(tasks):
+    own = {"image_id": 7, "video_id": "v", "thoughts": 3, "thought": "I look.", "source": "x", "ids": [1]}
+    raw = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer": None} | own
+    (row,) = rows_from_records([raw], tasks)
+    assert json.loads(row["record"])["extra"] == own
