@@ -41,7 +41,25 @@ class CheckedReward:
                 f"reward function {self.__name__}: no answer within reward_timeout={self.timeout:g} s", file=sys.stderr
             )
             return [None] * len(completions)
+        except Exception as error:
+            raise self.failure(error, len(completions)) from error
         return self.checked(values, len(completions))
+
+    def failure(self, error: Exception, number: int) -> UserError:
+        """The error of the function in one sentence; a UserError is one already."""
+        if isinstance(error, UserError):
+            return error
+        what = f"failed on {number} completions ({type(error).__name__}: {' '.join(str(error).split())})"
+        inside = error.__traceback__.tb_next  # None if the call itself does not fit the function
+        if inside is None:
+            return RewardError(
+                f"reward function {self.__name__} {what}: take completions, and **keywords for the rest."
+            )
+        place = place_of(error, Path(inside.tb_frame.f_code.co_filename))
+        return RewardError(
+            f"{place}: reward function {self.__name__} {what}: repair it, or return None for a completion that it "
+            "does not apply to."
+        )
 
     def checked(self, values, number: int) -> list[float | None]:
         """The function's result with None for what is not finite. RewardError if it is not one number per row."""
@@ -60,7 +78,10 @@ class AsyncReward(CheckedReward):
     """The same for a function that TRL awaits, together with the others of its kind; it has no time limit."""
 
     async def __call__(self, prompts, completions, **keywords) -> list[float | None]:
-        values = await self.function(prompts=prompts, completions=completions, **with_records(keywords))
+        try:
+            values = await self.function(prompts=prompts, completions=completions, **with_records(keywords))
+        except Exception as error:
+            raise self.failure(error, len(completions)) from error
         return self.checked(values, len(completions))
 
 

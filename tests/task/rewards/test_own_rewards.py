@@ -82,6 +82,39 @@ def test_a_function_is_found_in_the_working_folder(module):
     assert function(completions=["abc"]) == [-3] and load_rewards([]) == []
 
 
+def raising(completions, record, **keywords):
+    return [1 / one["budget"] for one in record]
+
+
+async def raising_awaited(completions, record, **keywords):
+    return raising(completions, record)
+
+
+def narrow(completions):
+    return [1.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("function", "words"),
+    [
+        (raising, ["test_own_rewards.py:", "reward function raising failed on 3 completions (KeyError: 'budget')"]),
+        (raising_awaited, ["test_own_rewards.py:", "reward function raising_awaited failed", "KeyError: 'budget'"]),
+        (partial(raising), ["test_own_rewards.py:", "reward function raising failed"]),
+        (narrow, ["reward function narrow failed", "unexpected keyword argument 'prompts'", "**keywords for the rest"]),
+    ],
+)
+def test_a_function_that_raises_is_one_sentence_with_its_place(function, words):
+    (checked,) = checked_rewards([function])
+
+    async def call():
+        values = checked(prompts=["p"] * 3, completions=["x", "xy", "xyz"], record=RECORDS)
+        return await values if asyncio.iscoroutine(values) else values
+
+    with pytest.raises(UserError) as told:
+        asyncio.run(call())
+    assert all(word in str(told.value) for word in words) and isinstance(told.value.__cause__, Exception)
+
+
 @pytest.mark.parametrize(
     ("text", "given", "words"),
     [
