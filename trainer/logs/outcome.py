@@ -46,12 +46,14 @@ class Outcome(TrainerCallback):
         scored, failing, flat: generations with rewards; of these, those in which a reward function failed on every
             completion, and those in which all completions of every prompt had the same reward.
         longest: the most generations in a row in which a reward function failed on every completion.
+        applied: name of each reward function in a log -> whether it scored any completion so far.
     """
 
     def __init__(self, trainer):
         self.trainer = trainer
         self.scored = self.failing = self.flat = self.longest = 0
         self.failures = 0.0  # sum of the shares
+        self.applied: dict[str, bool] = {}
         self._row = 0
 
     def add(self, metrics: dict) -> None:
@@ -99,7 +101,22 @@ class Outcome(TrainerCallback):
             return f"a reward failed on {share:.1%} of the completions{first}; see rewards/*/failed_share in {look}"
         return None
 
+    def never_applied(self) -> str | None:
+        """Names the reward functions that gave every completion None; None if there are none."""
+        idle = [name for name, applied in self.applied.items() if not applied]
+        if not idle or self.failures:
+            return None
+        return (
+            f"{', '.join(idle)} scored no completion of the run and took no part in the training: each got None, which "
+            "stands for a reward that does not apply; return a number, or leave the function out"
+        )
+
+    def on_log(self, args, state, control, logs=None, **kwargs):
+        if "reward" in (logs or {}):  # metrics of generations; a mean over no completion is left out
+            for name in self.trainer.reward_func_names:
+                self.applied[name] = self.applied.get(name, False) or f"rewards/{name}/mean" in logs
+
     def on_train_end(self, args, state, control, **kwargs):
-        said = self.sentence()
-        if said and state.is_world_process_zero:
-            print(f"warning: {said}", file=sys.stderr, flush=True)
+        for said in filter(None, (self.sentence(), self.never_applied())):
+            if state.is_world_process_zero:
+                print(f"warning: {said}", file=sys.stderr, flush=True)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 from reward_cases import make_task
-from trainer_cases import text_trainer
+from trainer_cases import length_reward, text_trainer
 from transformers import TrainerControl, TrainerState
 
 from task.rewards.router import task_rewards
@@ -44,6 +44,20 @@ def test_a_run_that_learns_says_nothing(tiny_text, tmp_path, capsys):
     trainer.train()
     assert trainer.outcome.sentence() is None and not trainer.outcome.failed
     assert "warning" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [None, float("nan")])
+def test_a_reward_that_never_applies_is_named(tiny_text, tmp_path, capsys, given):
+    def sometimes(completions, **keywords):
+        return [given] * (len(completions) - 1) + [1.0]
+
+    def never(completions, **keywords):
+        return [given] * len(completions)
+
+    trainer = text_trainer(tiny_text, tmp_path, reward=[length_reward, sometimes, never], max_steps=2)
+    trainer.train()
+    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("warning: ")]
+    assert len(said) == 1 and said[0].startswith("warning: never scored no completion of the run"), said
 
 
 class Trainer:
