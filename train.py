@@ -19,7 +19,7 @@ warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
 from report.tracked import TrackedReport
 
 from config.agents import parse_environment_args
-from config.console import quiet_libraries
+from config.console import one_sentence_after_ctrl_c, quiet_libraries
 from config.grpo_config import GRPOConfig
 from config.model_config import GRPOModelConfig
 from config.output import (
@@ -235,4 +235,5 @@ def try_first_prompt(trainer: GRPOMATrainer, shown: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with one_sentence_after_ctrl_c():
+        main()

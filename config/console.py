@@ -1,11 +1,14 @@
-"""What the libraries print: no progress bars outside a terminal, each warning once."""
+"""The console of a run: no progress bars outside a terminal, each warning once, one sentence after Ctrl-C."""
 
 from __future__ import annotations
 
 import logging
 import os
+import signal
 import sys
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import datasets
 from transformers.utils import logging as transformers_logging
@@ -26,6 +29,22 @@ def quiet_libraries() -> None:
     for handler in handlers:
         if not any(isinstance(known, Once) for known in handler.filters):
             handler.addFilter(Once())
+
+
+@contextmanager
+def one_sentence_after_ctrl_c() -> Iterator[None]:
+    """Ends the process with status 130 on a KeyboardInterrupt; the first process of a run says how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # launchers send it again
+        if os.environ.get("RANK", "0") == "0":
+            print(
+                f"{os.path.basename(sys.argv[0])}: interrupted, without saving: --resume auto goes on from the newest "
+                "checkpoint, or begins anew if there is none (SIGTERM saves one first)",
+                file=sys.stderr,
+            )
+        raise SystemExit(130) from None
 
 
 class Once(logging.Filter):

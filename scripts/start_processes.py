@@ -1,12 +1,13 @@
 """`start_processes.py MODULE ARGUMENTS` runs a launcher of torch or accelerate, like `python -m MODULE ARGUMENTS`.
 
 A process that fails has printed its error. The launchers would add their own traceback and exit with status 1; this
-exits with one sentence and the status of the process that failed first.
+exits with one sentence and the status of the process that failed first, or with 128 + N after signal N.
 """
 
 import runpy
 import sys
 
+from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 
@@ -19,6 +20,8 @@ def main() -> int:
         status = failure.exitcode
         print(f"process {rank} {how_it_ended(status, failure.signal_name())}", file=sys.stderr)
         return status if status > 0 else 128 - status
+    except SignalException as error:  # the processes have received the signal, and have said what comes next
+        return 128 + error.sigval
     return 0
 
 

@@ -1,8 +1,10 @@
 """What libraries print in a log file: no bars, and each message once."""
 
+import os
 import subprocess
 import sys
 
+import pytest
 from paths import ROOT
 
 SCRIPT = """
@@ -28,3 +30,22 @@ def test_outside_a_terminal_there_are_no_bars_and_each_warning_comes_once():
     counts = {words: done.stderr.count(words) for words in ("the same words", "of another library", "from a module")}
     assert set(counts.values()) == {1}, done.stderr
     assert [f"words {i}" in done.stderr for i in range(3)] == [True] * 3
+
+
+INTERRUPTED = """
+import os, signal
+from config.console import one_sentence_after_ctrl_c
+with one_sentence_after_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+"""
+
+
+@pytest.mark.parametrize("rank", ["0", "1"])
+def test_ctrl_c_is_one_sentence_of_the_first_process(rank):
+    environment = os.environ | {"RANK": rank}
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
+    assert done.stderr.count("interrupted, without saving: --resume auto goes on") == (rank == "0")

@@ -9,9 +9,11 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -444,3 +446,31 @@ def test_the_end_of_a_process_is_the_end_of_the_launcher(tmp_path, ending, statu
     assert said in done.stderr
     assert ("see its output above" in done.stderr) == (status in (1, 2))
     assert "Traceback" not in done.stderr
+
+
+WAITING = """
+import pathlib, time
+from config.console import one_sentence_after_ctrl_c
+with one_sentence_after_ctrl_c():
+    pathlib.Path("started").touch()
+    time.sleep(100)
+"""
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_launcher_without_tracebacks(tmp_path):
+    (tmp_path / "work.py").write_text(WAITING, encoding="utf-8")
+    command = [sys.executable, str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run", "--standalone"]
+    command += ["--nproc_per_node", "2", str(tmp_path / "work.py")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    until = time.monotonic() + 100
+    while not (tmp_path / "started").exists() and time.monotonic() < until:
+        time.sleep(0.1)
+    time.sleep(1)  # the other process
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 130 and "Traceback" not in said, said
+    assert said.count("interrupted, without saving") == 1
