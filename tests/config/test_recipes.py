@@ -120,6 +120,9 @@ class TestEveryRecipe:
         weights = "adapter_model.safetensors" if adapter else "model.safetensors"
         assert {weights, "processor_config.json", "chat_template.jinja"} <= {file.name for file in tmp_path.iterdir()}
         assert "prefix sharing: packed and dense log-probs differ" in capsys.readouterr().out
+        trees, method = tmp_path / "trees.jsonl", yaml.safe_load(path.read_text())["method"]
+        forked = {json.loads(line).get("forked_by") for line in trees.open()} if trees.exists() else set()
+        assert forked <= {{"tree_adv": "entropy", "parent_difference": "fixed"}.get(method)}
 
 
 @pytest.mark.parametrize("path", RELEASES, ids=lambda path: path.stem)

@@ -26,6 +26,12 @@ def words(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Address of a run with trees of every kind."""
+    return page_of(cases.write_run(tmp_path_factory.mktemp("run"), steps=20))
+
+
+@pytest.fixture(scope="module")
 def zeros(tmp_path_factory):
     """Address of a run in which a reward function and two metrics are always 0, and of its evaluation."""
     folder = tmp_path_factory.mktemp("zeros")
@@ -115,8 +121,8 @@ def test_metrics_of_two_evaluations_are_in_view_on_a_phone(open_page, tmp_path):
 
 
 @pytest.mark.parametrize("prompt", ["scene-1", "deep"])
-def test_rewards_are_in_view_on_a_phone_and_open_their_leaf(open_page, tmp_path, prompt):
-    page = open_page(page_of(cases.write_run(tmp_path)), 390)
+def test_rewards_are_in_view_on_a_phone_and_open_their_leaf(open_page, run, prompt):
+    page = open_page(run, 390)
     page.locator(".prompt", has_text=prompt).click()
     assert page.locator(".reward-head").all_inner_texts() == ["reward", "adv."]
     for cell in page.locator(".reward-cell").all():
@@ -130,6 +136,21 @@ def test_rewards_are_in_view_on_a_phone_and_open_their_leaf(open_page, tmp_path,
     node, rewards = page.locator(".node[aria-pressed=true]").bounding_box(), page.locator(".rewards").bounding_box()
     assert node["x"] >= 0 and node["x"] + node["width"] <= rewards["x"] + 1
     assert measured(page, "layoutFaults") == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("prompt", ["scene-1", "question-1", "deep"])
+def test_every_node_opens_in_a_low_window_without_an_empty_value(open_page, run, width, prompt):
+    page = open_page(run, width)
+    page.set_viewport_size({"width": width, "height": 600})
+    page.locator(".prompt", has_text=prompt).click()
+    detail = page.locator("#node-detail")
+    for i in range(page.locator(".node").count()):
+        page.locator(f".node[data-node='{i}']").evaluate("node => node.click()")
+        said, box = detail.inner_text(), detail.bounding_box()
+        assert not [word for word in ("null", "undefined", "NaN") if word in said], said
+        assert box["y"] >= 0 and box["y"] + box["height"] <= 601
+    assert page.said == []
 
 
 def test_a_turn_whose_header_opens_a_thought_is_shown_with_its_tag(open_page, tmp_path):
