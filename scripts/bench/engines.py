@@ -5,12 +5,15 @@
 Sides: this project's engine and vLLM, each for a tree TkAm (k thoughts, m answers each); vLLM for as many separate
 completions as the tree has leaves, one request with n; and TRL 1.16's transformers generation for as many. vLLM gets
 the weights before each rollout, which empties its caches; this is timed apart. All rollouts reach their token limits,
-and every side encodes the picture anew.
+and every side encodes the picture anew. `tree_step_R_rows_ms`: median of the steps of vLLM's tree in which R rows get a
+token.
 """
 
 import os
+import statistics
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -35,7 +38,11 @@ from trainer.engines.vllm.start import colocated
 
 
 class OnVLLM:
-    """vLLM in this process, on the benchmark's prompt."""
+    """vLLM in this process, on the benchmark's prompt.
+
+    Attributes:
+        steps: (rows that got a token, seconds) of each step of the last tree.
+    """
 
     def __init__(self, model, processor, prompt, preset: dict, length: int, rows: int):
         module = Qwen2_5VLModule(model.config)
@@ -49,6 +56,19 @@ class OnVLLM:
         self.serving = colocated(model, processor, dtype, size, eos, sorted(forbidden), processes=1, shown=False)
         self.requests = self.serving.requests
         self.engine = RequestEngine(self.requests, processor.tokenizer, Sampling(**SAMPLING), eos)
+        self.steps: list[tuple[int, float]] = []
+        self._time_steps(time.perf_counter if preset["device"] == "cuda" else time.process_time)
+
+    def _time_steps(self, now) -> None:
+        step = self.requests.step
+
+        def timed():
+            begin = now()
+            sampled = step()
+            self.steps.append((len(sampled), now() - begin))
+            return sampled
+
+        self.requests.step = timed
 
     def sync(self) -> None:
         with torch.no_grad():
@@ -56,7 +76,15 @@ class OnVLLM:
 
     def tree(self, sizes: dict):
         policy = FixedLengths(sizes["think_num"], sizes["answer_num"], sizes["thought"], sizes["answer"])
+        self.steps.clear()
         return self.engine.grow([self.prompt], policy, ["bench"])[0]
+
+    def step_times(self) -> dict[str, float]:
+        """Median milliseconds of the steps of the last tree, by the rows that got a token."""
+        by_rows: dict[int, list[float]] = {}
+        for rows, seconds in self.steps:
+            by_rows.setdefault(rows, []).append(1000 * seconds)
+        return {f"tree_step_{rows}_rows_ms": statistics.median(found) for rows, found in sorted(by_rows.items())}
 
     def separate(self, length: int) -> list[list[int]]:
         """`rows` completions from one request, with vLLM's own sampler."""
@@ -121,7 +149,8 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
             if name.startswith("vllm"):
                 clock.run("sync", served.sync)
             sampled[name] = clock.run(name, side, *((sizes, length) if round_ else (short, 6)))
-    return metrics(clock, sampled, served.engine.stats, len(ours.prompt.ids), K * M * length)
+    found = metrics(clock, sampled, served.engine.stats, len(ours.prompt.ids), K * M * length)
+    return found | served.step_times()
 
 
 def metrics(clock: Clock, sampled: dict, stats: dict, prompt_tokens: int, row_tokens: int) -> dict:
