@@ -117,9 +117,9 @@ def whole_folder(out: Path):
 
 
 def to_lmms_eval(args: argparse.Namespace, out: Path) -> None:
-    from lmms_eval_files import MODELS, write_files
+    from lmms_eval_files import MODELS, TEMPLATES, write_files
 
-    reader, tests = prepared(args, out, MODELS, "lmms-eval")
+    reader, tests = prepared(args, out, MODELS, "lmms-eval", templates=TEMPLATES)
     write_files(args, out, reader, tests)
 
 
@@ -130,8 +130,21 @@ def to_vlmevalkit(args: argparse.Namespace, out: Path) -> None:
     write_files(args, out, reader, tests)
 
 
-def prepared(args: argparse.Namespace, out: Path, models: dict, tool: str, check=lambda tests: None) -> tuple:
-    """(module with its processor, exported records by task), after the model and the records are written."""
+def prepared(
+    args: argparse.Namespace,
+    out: Path,
+    models: dict,
+    tool: str,
+    check=lambda tests: None,
+    templates: dict | None = None,
+) -> tuple:
+    """(module with its processor, exported records by task), after the model and the records are written.
+
+    Args:
+        models: model type -> its name in the tool.
+        check: raises UserError for records that the tool cannot run.
+        templates: model type -> what its chat template begins with.
+    """
     from exported_model import reader_of, write_model
     from exported_records import read_tests, write_tests
 
@@ -141,7 +154,8 @@ def prepared(args: argparse.Namespace, out: Path, models: dict, tool: str, check
     tests = read_tests(args, reader)
     check(tests)
     write_tests(out / "tests", args, reader, tests)
-    write_model(args, out / reader.config.model_type, reader)
+    model_type = reader.config.model_type
+    write_model(args, out / model_type, reader, (templates or {}).get(model_type, ""))
     return reader, tests
 
 

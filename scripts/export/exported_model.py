@@ -57,8 +57,12 @@ def check_tags(thought_end: str, tokenizer, tool: str) -> None:
         )
 
 
-def write_model(args: argparse.Namespace, folder: Path, module) -> None:
-    """Writes weights, config, processor and generation settings to `folder`; the module's processor stays as it is."""
+def write_model(args: argparse.Namespace, folder: Path, module, first: str = "") -> None:
+    """Writes weights, config, processor and generation settings to `folder`; the module's processor stays as it is.
+
+    Args:
+        first: what the exported chat template begins with.
+    """
     from transformers import GenerationConfig
 
     from scripts.merge_adapter import merge
@@ -68,7 +72,7 @@ def write_model(args: argparse.Namespace, folder: Path, module) -> None:
     else:
         link_whole(Path(args.model_name_or_path), folder)
     processor, plain = module.processor, module.processor.chat_template
-    processor.chat_template = with_switches(plain, module.template_kwargs)
+    processor.chat_template = first + with_switches(plain, module.template_kwargs)
     processor.save_pretrained(folder)
     processor.chat_template = plain
     stated = generation_settings(folder if args.adapter_path else Path(args.model_name_or_path)).get("eos_token_id")

@@ -14,7 +14,15 @@ from task.task_loader import load_tasks
 from trainer.evaluation.exported import SETTINGS
 
 # model type -> chat model of lmms-eval: it takes messages, and so the system prompt, from the task
-MODELS = {"qwen2_5_vl": "qwen2_5_vl"}
+MODELS = {"qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl"}
+# The chat model qwen3_vl puts a system turn before those of the task. It is given an empty one, and the exported chat
+# template leaves an empty one out.
+MODEL_ARGS = {"qwen3_vl": ",system_prompt="}
+NO_EMPTY_SYSTEM = (
+    "{%- if messages[0].role == 'system' and messages[0].content is not string and not messages[0].content[0].text -%}"
+    "{%- set messages = messages[1:] -%}{%- endif -%}\n"
+)
+TEMPLATES = {"qwen3_vl": NO_EMPTY_SYSTEM}
 FUNCTIONS = "lmms_eval_task.py"
 RUN = """\
 #!/bin/bash
@@ -43,7 +51,7 @@ def write_files(args: argparse.Namespace, out: Path, module, tests: dict[str, li
     limits = f"min_pixels={size.shortest_edge},max_pixels={size.longest_edge}"
     script = RUN.format(
         model=MODELS[model_type],
-        model_args=f"pretrained={model_type},{limits},attn_implementation=sdpa",
+        model_args=f"pretrained={model_type},{limits},attn_implementation=sdpa{MODEL_ARGS.get(model_type, '')}",
         tasks=",".join(map(task_name, tests)),
         tags=shlex.quote(json.dumps([list(thought_tags(args.thought_end))])),
     )

@@ -24,6 +24,11 @@ def main(files: list[str]) -> int:
         print("vlmevalkit_score.py: name the files of predictions, such as outputs/*/*.xlsx", file=sys.stderr)
         return 2
     exported, found = ExportedTests(HERE / "tests"), {}
+    try:
+        exported.check()
+    except ValueError as error:
+        print(f"vlmevalkit_score.py: {error}", file=sys.stderr)
+        return 2
     for file in map(Path, files):
         try:
             found |= exported.summary(predictions(exported, file))

@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from task.own_tasks import use_task_dir
+from task.rewards.self_test import check_rewards
 from task.task_loader import Task, load_tasks
 from trainer.evaluation.batches import Sample
 from trainer.evaluation.item_metrics import item_metrics
@@ -43,6 +44,10 @@ class ExportedTests:
         frame = settings["coordinate_frame"]
         self.tasks = load_tasks(thought_end=settings["thought_end"], coordinate_frame=frame)
         self.opened_thought, self.metrics = settings["opened_thought"], settings["metrics"]
+
+    def check(self) -> None:
+        """Raises UserError if a task's rewards fail their SELF_TEST: the other tool's environment may lack packages."""
+        check_rewards(self.tasks[name] for name in self.metrics)
 
     def prediction(self, row: dict, completion: str) -> dict:
         """The columns of predictions.jsonl. `row` has record, image_sizes and processed_sizes, (width, height) each.

@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+from family_runs import saved
 from paths import ROOT
 
 VARIABLE = "GRPO_MA_LMMS_EVAL"
@@ -31,16 +32,20 @@ def started(*words, **variables):
 
 
 @pytest.mark.slow
-def test_its_scores_and_completions_are_those_of_evaluation(python, export, tiny_model_dir, tmp_path):
-    run = ("--model_name_or_path", tiny_model_dir, "--dataset", ROOT / "metadata" / "demo" / "trajectory_test.yaml")
+@pytest.mark.parametrize("model_type", ["qwen2_5_vl", "qwen3_vl"])
+def test_its_scores_and_completions_are_those_of_evaluation(python, export, tiny_model_dir, tmp_path, model_type):
+    """The shipped model, which has learnt the task, and a random one of Qwen3-VL."""
+    model = tiny_model_dir if model_type == "qwen2_5_vl" else saved(model_type, tmp_path / "model")
+    run = ("--model_name_or_path", model, "--dataset", ROOT / "metadata" / "demo" / "trajectory_test.yaml")
     run += ("--limit", RECORDS, "--max_new_tokens", 100, "--max_pixels", 7840)
     out = tmp_path / "out"
     assert export("lmms-eval", *run, "--output_dir", out) == 0
     place = {"PYTHON": python, "PYTHONPATH": str(ROOT), "MODEL_ARGS": "device_map=cpu", "HF_HOME": str(tmp_path / "hf")}
     started("bash", out / "run.sh", "--device", "cpu", **place)
     ours = tmp_path / "eval"
-    # lmms-eval always loads bfloat16
-    started(sys.executable, "scripts/eval/eval.py", *run, "--dtype", "bfloat16", "--output_dir", ours)
+    # lmms-eval always loads bfloat16, and its batches here are of one record
+    like = ("--dtype", "bfloat16", "--batch_size", 1)
+    started(sys.executable, "scripts/eval/eval.py", *run, *like, "--output_dir", ours)
     assert export("samples", "--predictions", ours, "--output_dir", tmp_path / "samples") == 0
 
     (results,) = out.glob("results/*/*_results.json")

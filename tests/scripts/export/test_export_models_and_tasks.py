@@ -2,14 +2,17 @@
 
 import copy
 import json
+import runpy
 
 import pytest
 import torch
+from family_runs import saved
 from paths import ROOT
 from peft import LoraConfig, get_peft_model
 
 from model.loading import load_policy
 from model.registry import module_for
+from task.errors import UserError
 from trainer.evaluation.exported import ExportedTests
 
 DATA = ROOT / "metadata" / "demo" / "ocr_test.yaml"
@@ -63,6 +66,24 @@ def test_switches_are_set_in_the_template_and_an_opened_thought_is_put_back(expo
     assert tests.prediction(row, "<think>" + rest)["format"] == float(quiet)
 
 
+def test_the_system_turn_that_lmms_eval_adds_to_qwen3_vl_leaves_the_prompt_as_it_was(export, tmp_path):
+    out = tmp_path / "out"
+    model = ("--model_name_or_path", saved("qwen3_vl", tmp_path / "model"))
+    assert export("lmms-eval", *model, "--dataset", DATA, "--limit", 1, "--output_dir", out) == 0
+    assert "attn_implementation=sdpa,system_prompt=${MODEL_ARGS" in (out / "run.sh").read_text()
+    before, after = module_for(str(tmp_path / "model")), module_for(str(out / "qwen3_vl"))
+    before.load_processor(str(tmp_path / "model"))
+    template = after.load_processor(str(out / "qwen3_vl")).apply_chat_template
+    added = {"role": "system", "content": [{"type": "text", "text": ""}]}
+    for own in ([], [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]}]):
+        turns = [*own, {"role": "user", "content": [{"type": "text", "text": "?"}]}]
+        expected = before.render(turns)
+        assert template([added, *turns], tokenize=False, add_generation_prompt=True) == expected
+        assert after.render(turns) == expected
+    plain = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "?"}]
+    assert template(plain, tokenize=False).startswith("<|im_start|>system"), "a turn that is plain text stays"
+
+
 def test_own_tasks_come_along_with_their_helpers(export, tiny_model_dir, tmp_path, monkeypatch):
     text = (ROOT / "task" / "TEMPLATE.py").read_text(encoding="utf-8").replace('"my-task"', '"flower, wild"')
     (tmp_path / "own").mkdir()
@@ -80,3 +101,11 @@ def test_own_tasks_come_along_with_their_helpers(export, tiny_model_dir, tmp_pat
     row = json.loads(json.loads((out / "tests" / "grpo_ma_flower__wild.jsonl").read_text())["row"])
     scores = ExportedTests(out / "tests").scores(row, "<think></think><answer>Rose</answer>")
     assert scores == {"parse_failure_rate": 0.0, "accuracy": 1.0, "format": 1.0}
+    doc_to_text = runpy.run_path(str(out / "tests" / "lmms_eval_task.py"))["doc_to_text"]
+    assert doc_to_text({"text": "Which?"}) == "Which?"
+
+    own = out / "tests" / "own_tasks" / "flower.py"  # in an environment in which its rewards do not work
+    own.write_text(own.read_text().replace("return float(normal_text", "return 0 * float(normal_text"))
+    doc_to_text = runpy.run_path(str(out / "tests" / "lmms_eval_task.py"))["doc_to_text"]
+    with pytest.raises(UserError, match=r"flower.py: the rewards fail their SELF_TEST"):
+        doc_to_text({"text": "Which?"})
