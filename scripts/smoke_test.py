@@ -21,6 +21,7 @@ use_checkout()
 
 from dataset.prompts import build_messages
 from task import get_task, load_tasks, print_summary
+from task.errors import place_of
 from task.own_tasks import add_task_dir
 from task.rewards.router import reward_arguments, task_rewards
 from task.rewards.self_test import run_self_test
@@ -111,13 +112,23 @@ def metrics(tasks, name):
         [(right, "ok"), (wrong, "ok"), ("", "parse_fail"), (None, "load_error")]
     ):
         loaded = completion is not None
-        parsed = task.parse_answer(completion, **keywords) if loaded and task.parse_answer else None
+        parsed = _parsed(task, completion, keywords) if loaded and task.parse_answer else None
         scores = {"format": 1.0, "accuracy": 0.5} if loaded else {"format": None, "accuracy": None}
         known = {"completion": completion, "prediction": parsed, "status": status, "answer": answer, "sol": sol}
         rows.append({**keywords, **known, **scores, "id": str(number)})
     found = summarise(rows, tasks)[name]
     expect(all(math.isfinite(value) for value in found.values()), f"a metric is not finite: {found}")
     return f"{len(found)} metrics over {len(rows)} made-up predictions"
+
+
+def _parsed(task, completion, keywords):
+    try:
+        return task.parse_answer(completion, **keywords)
+    except Exception as error:
+        raise CheckFailed(
+            f"{place_of(error, task.path)}: parse_answer failed on {completion!r} ({type(error).__name__}: {error}): "
+            "it must not raise on any completion; return None where there is no answer"
+        ) from error
 
 
 def routing(tasks, _):

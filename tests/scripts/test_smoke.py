@@ -1,5 +1,6 @@
 """scripts/smoke_test.py, and the guard that every script starts with, in copies of the checkout."""
 
+import re
 import resource
 import shutil
 import subprocess
@@ -78,3 +79,13 @@ def test_a_package_from_elsewhere_is_refused(copy, tmp_path_factory):
     done = subprocess.run([sys.executable, "-c", loaded], cwd=other, capture_output=True, text=True)
     assert done.returncode == 2
     assert f"`import task` would load {other / 'task'}, not {copy / 'task'}" in done.stderr
+
+
+def test_a_parse_answer_that_raises_is_named_with_its_line(copy):
+    text = (copy / "task" / "TEMPLATE.py").read_text(encoding="utf-8")
+    good = 'return answer_text(completion, kw.get("thought_end", "</think>"))'
+    assert good in text
+    (copy / "task" / "my_task.py").write_text(text.replace(good, f"{good}.lower()"), encoding="utf-8")
+    done = run(copy / "scripts" / "smoke_test.py", ROOT)
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("FAIL  metrics, my-task")]
+    assert re.search(r"my_task.py:\d+: parse_answer failed on '' \(AttributeError: .*return None where", line), line
