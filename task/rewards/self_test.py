@@ -62,18 +62,30 @@ def run_self_test(task: Task) -> tuple[float, float] | None:
                 kind = type(cause) if isinstance(cause, Unavailable) else UserError
                 raise kind(f"{task.path}: {cause}") from error
             raise
-    _judge(task, *scores)
+    _judge(task, *scores, completions)
     return tuple(scores[1])
 
 
-def _judge(task: Task, forms: list, values: list) -> None:
+def _judge(task: Task, forms: list, values: list, completions: list[str]) -> None:
     wanted = f"right must score at least {HIGHEST}, wrong at most {LOWEST}, both well formed (format 1.0)"
     good = None not in values and values[0] >= HIGHEST and values[1] <= LOWEST and forms == [1.0, 1.0]
     if not good:
         raise UserError(
             f"{task.path}: the rewards fail their SELF_TEST: right and wrong score accuracy {values} and format "
-            f"{forms}, but {wanted}: repair the rewards, or the examples."
+            f"{forms}, but {wanted}{_unread(task, completions)}: repair the rewards, or the examples."
         )
+
+
+def _unread(task: Task, completions: list[str]) -> str:
+    """Which examples hold no answer for the task's parse_answer; '' if it reads both, or cannot be called alone."""
+    if task.parse_answer is None:
+        return ""
+    try:
+        read = [task.parse_answer(text, thought_end=task.thought_end) for text in completions]
+    except Exception:  # it may read keywords that only a record has
+        return ""
+    lost = [name for name, answer in zip(("right", "wrong"), read, strict=True) if answer is None]
+    return f" (parse_answer finds no answer in {' or '.join(lost)})" if lost else ""
 
 
 def _record(task: Task) -> dict:

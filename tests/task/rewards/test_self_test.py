@@ -123,3 +123,12 @@ def test_training_stops_before_the_model_is_loaded(tmp_path, monkeypatch, capsys
         train.main()
     assert stopped.value.code == 2
     assert "trajectory_sharerobot.py: the rewards fail their SELF_TEST" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("parsing", "said"), [("None", "in right or wrong"), ("'7'", None), ("kw['id']", None)])
+def test_the_sentence_says_where_parse_answer_finds_nothing(tmp_path, parsing, said):
+    test = f"{TEST}\ndef parse_answer(completion, **kw):\n    return {parsing}\n"
+    with pytest.raises(ValueError, match="fail their SELF_TEST") as told:
+        run_self_test(task_of(tmp_path, "return 0.0", test))
+    assert (f"(parse_answer finds no answer {said})" in str(told.value)) == (said is not None)
+    assert ("parse_answer" in str(told.value)) == (said is not None)
