@@ -12,13 +12,12 @@ READ_WITH = {
     "eval_delay": ("eval_strategy", ("steps", "epoch")),
     "logging_steps": ("logging_strategy", ("steps",)),
 }
-RANKS = {"recipe": 1, "flag": 2}
 
 
 def check_intervals(args, provenance: dict[str, str]) -> None:
     """Raises UserError for the first interval that a flag or a recipe sets and the run would ignore.
 
-    A strategy may override the source of the interval: `--save_strategy no` turns off the saves of a recipe.
+    What a recipe sets may be turned off: by a flag, as `--save_strategy no` does, or by the recipe itself.
 
     Args:
         args: TrainingArguments, or other settings, which are not checked.
@@ -29,8 +28,8 @@ def check_intervals(args, provenance: dict[str, str]) -> None:
         if given is None or not hasattr(args, strategy) or not hasattr(args, interval):
             continue
         value = str(getattr(getattr(args, strategy), "value", getattr(args, strategy)))
-        overridden = RANKS.get(provenance.get(strategy), 0) > RANKS.get(given, 0)
-        if value not in values and not overridden:
+        turned_off = given == "recipe" and strategy in provenance
+        if value not in values and not turned_off:
             source = provenance.get(strategy, "default")
             raise UserError(
                 f"{interval}={getattr(args, interval):g} would have no effect: {strategy} is {value} ({source}); set "

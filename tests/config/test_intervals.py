@@ -43,6 +43,14 @@ def test_a_strategy_may_turn_off_the_saves_of_a_recipe(parse):
     assert args.save_strategy == "no" and args.save_steps == 100
 
 
+def test_a_recipe_may_turn_off_its_own_saves_and_needs_a_strategy_for_its_evaluations(parse, tmp_path):
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text('save_strategy: "no"\nsave_steps: 100\n')
+    assert parse("--config", str(recipe)).save_steps == 100
+    recipe.write_text("eval_steps: 50\n")
+    assert "eval_steps=50 would have no effect: eval_strategy is no (default)" in parse("--config", str(recipe))
+
+
 @pytest.mark.parametrize("interval", READ_WITH)
 def test_the_way_out_is_taken(parse, interval):
     strategy, values = READ_WITH[interval]
