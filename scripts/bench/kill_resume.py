@@ -3,6 +3,7 @@
     python scripts/bench/kill_resume.py --kills 20 --json kills.json
     python scripts/bench/kill_resume.py --kills 4 --processes 2
     python scripts/bench/kill_resume.py --kills 4 --train "--on_zero_spread redraw --keep_between 0.9 1.2"
+    .venv-vllm/bin/python scripts/bench/kill_resume.py --kills 10 --train "--use_vllm true"
 
 Every run is the demo with a few steps and a checkpoint after each, and every start has `--resume auto`. kill -9 comes
 at a moment drawn uniformly from the duration of a whole run, so it hits rollouts, backward passes and saves. When a run
@@ -80,6 +81,8 @@ def campaign(args, folder: Path) -> dict:
             moment = moments.uniform(0, whole) if kills < args.kills else float("inf")
             status = wait(process, moment)
             finished = status is not None
+            if not finished:
+                end(process)
             assert not finished or os.waitstatus_to_exitcode(status) == 0, log.read_text()[-2000:]
             kills += not finished
             lost += newest(run) < there
@@ -97,8 +100,10 @@ def campaign(args, folder: Path) -> dict:
 
 
 def starter(args):
-    """A function that starts training into a folder and returns the process id; a single process is forked, which saves
-    the imports."""
+    """A function that starts training into a folder and returns the process id.
+
+    A single process is forked, which saves the imports, those of vLLM too.
+    """
     flags = ["--config", str(RECIPE), "--max_steps", str(args.steps), *SMALL, *args.train, "--resume", "auto"]
 
     def launched(output: Path, log: Path) -> int:
@@ -114,6 +119,13 @@ def starter(args):
     os.environ["OMP_NUM_THREADS"] = "1"
     import train
 
+    if "--use_vllm" in args.train:
+        from trainer.engines.vllm.process_state import process_state_kept
+        from trainer.engines.vllm.start import ENVIRONMENT, ON_A_CPU
+
+        with process_state_kept(ENVIRONMENT | ON_A_CPU):
+            import trainer.engines.vllm.colocated  # noqa: F401
+
     def forked(output: Path, log: Path) -> int:
         child = os.fork()
         if child:
@@ -124,6 +136,9 @@ def starter(args):
         sys.argv = ["train.py", *flags, "--output_dir", str(output)]
         try:
             train.main()
+        except SystemExit as refusal:
+            sys.stdout.flush(), sys.stderr.flush()
+            os._exit(int(refusal.code or 0))
         except BaseException as error:
             print(repr(error), flush=True)
             os._exit(1)
@@ -133,17 +148,21 @@ def starter(args):
 
 
 def wait(process: int, seconds: float = float("inf")) -> int | None:
-    """The process's status; None if it took longer and was killed together with its children."""
+    """The process's status; None if it takes longer."""
     until = time.monotonic() + seconds
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
             return status
         if time.monotonic() > until:
-            os.killpg(process, signal.SIGKILL)
-            os.waitpid(process, 0)
             return None
         time.sleep(0.01)
+
+
+def end(process: int) -> None:
+    """Kills a process together with its children."""
+    os.killpg(process, signal.SIGKILL)
+    os.waitpid(process, 0)
 
 
 def newest(run: Path) -> int:
