@@ -43,7 +43,10 @@ def print_settings(args, provenance: dict[str, str], without: Container[str] = (
     """One line per setting, marked flag, recipe, preset, derived or default; `without`: settings left out."""
     names = (*SHARED[:1], *SETTINGS[args.method].shown, *SHARED[1:])
     for name in (name for name in names if name not in without):
-        print(f"  {name:<28} {getattr(args, name)!s:<12} {_source(args, name, provenance)}")
+        value = getattr(args, name)
+        if name == "save_steps":  # transformers turns it into a float, and allows a share of the steps
+            value = f"{value:g}"
+        print(f"  {name:<28} {value!s:<12} {_source(args, name, provenance)}")
     if args.window > 1:
         print(f"  saves and evaluations wait for the end of a generation, which is used for {args.window} steps")
 

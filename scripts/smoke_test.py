@@ -7,6 +7,8 @@ with a SELF_TEST (see task/TEMPLATE.py) is checked more thoroughly.
 """
 
 import argparse
+import difflib
+import fnmatch
 import json
 import math
 import sys
@@ -23,6 +25,7 @@ from dataset.prompts import build_messages
 from task import get_task, load_tasks, print_summary
 from task.errors import place_of
 from task.own_tasks import add_task_dir
+from task.rewards.directions import direction
 from task.rewards.router import reward_arguments, task_rewards
 from task.rewards.self_test import run_self_test
 from task.runners.optional import Unavailable
@@ -118,6 +121,10 @@ def metrics(tasks, name):
         rows.append({**keywords, **known, **scores, "id": str(number)})
     found = summarise(rows, tasks)[name]
     expect(all(math.isfinite(value) for value in found.values()), f"a metric is not finite: {found}")
+    undeclared = [name for name in found if direction(name, task.metrics) is None]
+    for declared in (name for name in task.metrics if not fnmatch.filter(found, name)):
+        for near in difflib.get_close_matches(declared, undeclared, n=1):
+            raise CheckFailed(f"METRICS of {task.path} has {declared!r}, compute_metrics gives {near!r}: use one name")
     return f"{len(found)} metrics over {len(rows)} made-up predictions"
 
 

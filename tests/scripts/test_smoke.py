@@ -55,6 +55,11 @@ def test_a_task_dropped_into_the_checkout_is_seen(copy):
         ("return math.exp(", "return 0.4 * math.exp(", "reward, trajectory-sharerobot"),
         ("min(measure(path, truth), worst) if path", "math.inf if path", "metrics, trajectory-sharerobot"),
         ("import numpy as np", "import numpy as np\nimport torch", "no torch needed"),
+        (
+            '"parse_failure_rate": "lower"',
+            '"parse_failures_rate": "lower"',
+            "metrics, trajectory-sharerobot: CheckFailed: METRICS of",
+        ),
     ],
 )
 def test_a_fault_fails_the_check_it_concerns(copy, old, new, failing):
