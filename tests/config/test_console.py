@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+from interrupts import heed_interrupts
 from paths import ROOT
 
 SCRIPT = """
@@ -43,9 +44,7 @@ with one_sentence_after_ctrl_c():
 
 @pytest.mark.parametrize("rank", ["0", "1"])
 def test_ctrl_c_is_one_sentence_of_the_first_process(rank):
-    environment = os.environ | {"RANK": rank}
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED], cwd=ROOT, env=environment, capture_output=True, text=True
-    )
+    process = {"cwd": ROOT, "env": os.environ | {"RANK": rank}, "preexec_fn": heed_interrupts, "timeout": 100}
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED], **process, capture_output=True, text=True)
     assert done.returncode == 130 and "Traceback" not in done.stderr, done.stderr
     assert done.stderr.count("interrupted, without saving: --resume auto goes on") == (rank == "0")

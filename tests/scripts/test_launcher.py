@@ -17,6 +17,7 @@ import time
 from pathlib import Path
 
 import pytest
+from interrupts import heed_interrupts
 from paths import ROOT
 
 LAUNCHER = ROOT / "scripts" / "run_grpo_lora.sh"
@@ -463,9 +464,8 @@ def test_ctrl_c_ends_the_launcher_without_tracebacks(tmp_path):
     command = [sys.executable, str(ROOT / "scripts" / "start_processes.py"), "torch.distributed.run", "--standalone"]
     command += ["--nproc_per_node", "2", str(tmp_path / "work.py")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
-    process = subprocess.Popen(
-        command, cwd=tmp_path, env=environment, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
+    settings = {"cwd": tmp_path, "env": environment, "start_new_session": True, "preexec_fn": heed_interrupts}
+    process = subprocess.Popen(command, **settings, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 100
     while not (tmp_path / "started").exists() and time.monotonic() < until:
         time.sleep(0.1)

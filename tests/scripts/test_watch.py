@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import pytest
 import report_cases as cases
+from interrupts import heed_interrupts
 from page_measures import measured, wait_until
 from paths import ROOT
 
@@ -122,7 +123,8 @@ def test_the_signature_follows_the_files_of_the_page_and_no_others(tmp_path):
 def test_the_command_serves_until_it_is_interrupted(tmp_path):
     cases.write_run(tmp_path)
     command = [sys.executable, str(ROOT / "scripts" / "watch.py"), str(tmp_path), "--port", "0"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    process = subprocess.Popen(command, **pipes, preexec_fn=heed_interrupts)
     try:
         port = int(re.search(r"127\.0\.0\.1:(\d+)/", process.stdout.readline()).group(1))
         assert get(port, "/")[0] == 200
