@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import math
 import os
@@ -133,12 +132,7 @@ def parse_record(
             raise UserError(f"{where}: {key} {got}; every record needs it as text that is not empty.")
     if "answer" not in raw:
         raise UserError(f"{where}: answer is missing{_found('answer', raw)}; write null if the task needs none.")
-    for key in raw:
-        for right, wrong in MEDIA_LOOKALIKES.items():
-            if key != right and str(key).lower() in (right, *wrong):
-                raise UserError(
-                    f"{where}: the key {key!r} would be ignored: name it {right!r} (a path or a list of paths)."
-                )
+    _check_lookalikes(raw, where)
     _check_misspelt(raw, where)
     _check_json(raw, where)
     record = {
@@ -154,15 +148,40 @@ def parse_record(
     return record
 
 
+def _check_lookalikes(raw: dict, where: str) -> None:
+    """Refuses another project's key for media: any if the record lacks its own, else only its plural or other case."""
+    for key, value in raw.items():
+        for right, wrong in MEDIA_LOOKALIKES.items():
+            names = (right, f"{right}s") if right in raw else (right, *wrong)
+            is_media = isinstance(value, str | list | dict)  # not a score such as "clip": 0.31
+            if key != right and is_media and str(key).lower() in names:
+                raise UserError(
+                    f"{where}: the key {key!r} would be ignored: name it {right!r} (a path or a list of paths)."
+                )
+
+
 def _check_misspelt(raw: dict, where: str) -> None:
-    """Refuses a key that is nearly that of an optional field which the record lacks, such as 'imgae'."""
+    """Refuses a slip in the key of an optional field that the record lacks, such as 'imgae'."""
     absent = [field for field in OPTIONAL if field not in raw]
     for key in raw.keys() - {*FIELDS, *OPTIONAL}:
-        for field in difflib.get_close_matches(str(key).lower(), absent, n=1, cutoff=0.8):
-            raise UserError(
-                f"{where}: the key {key!r} is read by no part of the project: did you mean {field!r}? For data of your "
-                "own, choose a name that is less like it."
-            )
+        for field in absent:
+            if _is_slip(str(key).lower(), field):
+                raise UserError(
+                    f"{where}: the key {key!r} is read by no part of the project: did you mean {field!r}? For data of "
+                    "your own, choose a name that is less like it."
+                )
+
+
+def _is_slip(key: str, field: str) -> bool:
+    """True if letters of `field` are swapped, or one is missing, doubled or wrong: 'imgae', 'vido', 'immage', 'vodeo'.
+
+    Names of a dataset's own data, such as 'videoId', 'image_2' and 'thoughts', add other characters or words.
+    """
+    places = range(len(field))
+    letters_missing = {field[:i] + field[i + 1 :] for i in places}
+    letters_doubled = {field[: i + 1] + field[i:] for i in places}
+    wrong = len(key) == len(field) and key.isalpha() and sum(map(str.__ne__, key, field)) == 1
+    return sorted(key) == sorted(field) or key in letters_missing | letters_doubled or wrong
 
 
 def _found(key: str, raw: dict) -> str:

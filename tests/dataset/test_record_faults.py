@@ -4,6 +4,7 @@ import json
 
 import pytest
 from manifest_cases import RECORD, manifest
+from PIL import Image
 
 from dataset.dataset_grpo import build_dataset, rows_from_records
 from task.task_loader import load_tasks
@@ -62,7 +63,9 @@ def test_odd_file_names(tmp_path, tasks):
         ({"imgae": "a.png"}, "the key 'imgae' .*did you mean 'image'"),
         ({"vidoe": "a.mp4"}, "the key 'vidoe' .*did you mean 'video'"),
         ({"thougt": "first"}, "the key 'thougt' .*did you mean 'thought'"),
-        ({"Thoughts": ["first"]}, "the key 'Thoughts' .*did you mean 'thought'"),
+        ({"Thought": "first"}, "the key 'Thought' .*did you mean 'thought'"),
+        ({"immage": "a.png"}, "the key 'immage' .*did you mean 'image'"),
+        ({"vodeo": "a.mp4"}, "the key 'vodeo' .*did you mean 'video'"),
     ],
 )
 def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fault):
@@ -72,6 +75,33 @@ def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fa
     assert str(caught.value).startswith("record 0 (id 'r7'): ")
     str(caught.value).encode()
     assert "\n" not in str(caught.value)
+
+
+OWN_KEYS = (
+    "thoughts thought_id though_t image_id imageId image_w image_2 image2 image_a images_dir has_image n_image video2 "
+    "videoId video_fps n_video answers query choices caption options hint source split bbox category height usage mage_"
+).split()
+
+
+@pytest.mark.parametrize("key", OWN_KEYS)
+def test_a_data_set_may_have_keys_of_its_own(tasks, key):
+    raw = {"id": "r7", "question": "Move.", "question_type": "trajectory-sharerobot", "answer": None, key: "x"}
+    assert len(rows_from_records([raw], tasks)) == 1
+
+
+@pytest.mark.parametrize("key", ["image_path", "image_file", "picture"])
+def test_a_record_with_its_picture_may_also_have_the_path_of_its_source(tmp_path, tasks, key):
+    Image.new("RGB", (56, 56)).save(tmp_path / "a.png")
+    raw = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer": None}
+    raw |= {"image": str(tmp_path / "a.png"), key: "coco/000001.jpg"}
+    assert len(rows_from_records([raw], tasks)) == 1
+    with pytest.raises(ValueError, match="the key 'images' would be ignored"):
+        rows_from_records([raw | {"images": ["b.png"]}], tasks)
+
+
+def test_a_number_under_a_name_of_media_is_data_of_ones_own(tasks):
+    raw = {"question": "Move.", "question_type": "trajectory-sharerobot", "answer": None, "clip": 0.31}
+    assert len(rows_from_records([raw], tasks)) == 1
 
 
 @pytest.mark.parametrize(
