@@ -77,10 +77,37 @@ def test_records_from_memory_are_held_to_what_a_file_may_hold(tasks, changes, fa
     assert "\n" not in str(caught.value)
 
 
-OWN_KEYS = (
-    "thoughts thought_id though_t image_id imageId image_w image_2 image2 image_a images_dir has_image n_image video2 "
-    "videoId video_fps n_video answers query choices caption options hint source split bbox category height usage mage_"
-).split()
+OWN_KEYS = [
+    "thoughts",
+    "thought_id",
+    "though_t",
+    "image_id",
+    "imageId",
+    "image_w",
+    "image_2",
+    "image2",
+    "image_a",
+    "images_dir",
+    "has_image",
+    "n_image",
+    "video2",
+    "videoId",
+    "video_fps",
+    "n_video",
+    "answers",
+    "query",
+    "choices",
+    "caption",
+    "options",
+    "hint",
+    "source",
+    "split",
+    "bbox",
+    "category",
+    "height",
+    "usage",
+    "mage_",
+]
 
 
 @pytest.mark.parametrize("key", OWN_KEYS)
