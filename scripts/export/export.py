@@ -21,7 +21,7 @@ import argparse
 import shutil
 import sys
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,15 +35,20 @@ from task.errors import UserError
 from task.own_tasks import add_task_dir
 from task.task_loader import MODEL_FRAMES
 
+LEAST = {"limit": 1, "temperature": 0, "max_new_tokens": 1}
+
 
 def main(argv: list[str] | None = None) -> int:
     args = parse_arguments(argv)
     try:
-        with whole_folder(Path(args.output_dir)) as out:
+        with whole_folder(args.output_dir) as out:
             args.export(args, out)
     except (UserError, OSError) as error:
         print(f"export.py: {error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print("export.py: interrupted: nothing was written.", file=sys.stderr)
+        return 130
     print(f"written to {args.output_dir}")
     return 0
 
@@ -102,18 +107,33 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 @contextmanager
-def whole_folder(out: Path):
-    """A folder beside `out` that takes its place once everything is written, and is removed if that fails."""
-    if out.exists() and not (out.is_dir() and not any(out.iterdir())):
-        raise UserError(f"--output_dir {out} is not an empty folder: name a new one.")
-    part = out.with_name(out.name + ".part")
-    shutil.rmtree(part, ignore_errors=True)
-    part.mkdir(parents=True)
+def whole_folder(name: str):
+    """A folder inside `name` whose files move up once all are written; if that fails, nothing is left behind."""
+    out = Path(name).resolve()
+    part = out / ".part"  # inside, since `name` may be a mount or a link; a killed export may have left one
+    if out.exists() and not (out.is_dir() and all(one == part for one in out.iterdir())):
+        raise UserError(f"--output_dir {name} is not an empty folder: name a new one.")
+    new = [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
+        make_new(part, name)
         yield part
-        part.replace(out)
-    finally:
+        for one in list(part.iterdir()):
+            one.replace(out / one.name)
+        part.rmdir()
+    except BaseException:
         shutil.rmtree(part, ignore_errors=True)
+        with suppress(OSError):  # from the innermost, up to one that was not created or holds other files
+            for folder in new:
+                folder.rmdir()
+        raise
+
+
+def make_new(part: Path, name: str) -> None:
+    shutil.rmtree(part, ignore_errors=True)
+    try:
+        part.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"--output_dir {name} cannot be written ({error.strerror}): name another folder.") from error
 
 
 def to_lmms_eval(args: argparse.Namespace, out: Path) -> None:
@@ -150,6 +170,8 @@ def prepared(
 
     for name in ("model_name_or_path", "adapter_path"):
         setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
+    args.dataset = [locate(path) for path in args.dataset]
+    check_settings(args)
     reader = reader_of(args, models, tool)
     tests = read_tests(args, reader)
     check(tests)
@@ -157,6 +179,14 @@ def prepared(
     model_type = reader.config.model_type
     write_model(args, out / model_type, reader, (templates or {}).get(model_type, ""))
     return reader, tests
+
+
+def check_settings(args: argparse.Namespace) -> None:
+    """UserError for a setting that the other tool would fail on, or read as another one."""
+    for name, least in LEAST.items():
+        value = getattr(args, name)
+        if value is not None and not least <= value < float("inf"):
+            raise UserError(f"--{name} {value}: it must be at least {least}.")
 
 
 def to_samples(args: argparse.Namespace, out: Path) -> None:

@@ -23,8 +23,6 @@ def read_tests(args: argparse.Namespace, module) -> dict[str, list[dict]]:
     from task.task_loader import load_tasks
 
     tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=module.coordinate_frame)
-    if args.limit is not None and args.limit < 1:
-        raise UserError(f"--limit {args.limit}: it must be at least 1.")
     rows = build_dataset(args.dataset, tasks, seed=args.seed, image_root=args.image_root)
     rows = rows.select(range(min(args.limit, len(rows)))) if args.limit else rows
     found: dict[str, list[dict]] = {}

@@ -8,6 +8,7 @@ from paths import ROOT
 
 DEMO = ROOT / "metadata" / "demo"
 PICTURE = str(DEMO / "trajectory" / "images" / "demo-test-00000.png")
+PICTURES = DEMO / "trajectory_test.yaml"
 RECORD = {"id": "r", "question_type": "ocr-vqa", "question": "What?", "answer": "x", "image": PICTURE}
 AGENT = {"id": "r", "question_type": "search_qa", "question": "Who?", "answer": "x"}
 
@@ -80,6 +81,9 @@ def test_tasks_with_different_system_prompts_for_vlmevalkit(refusal, tmp_path, m
     ("flags", "words"),
     [
         (("--limit", 0), "--limit 0: it must be at least 1."),
+        (("--temperature", "-0.5"), "--temperature -0.5: it must be at least 0."),
+        (("--temperature", "nan"), "--temperature nan: it must be at least 0."),
+        (("--max_new_tokens", 0), "--max_new_tokens 0: it must be at least 1."),
         (("--dtype", "bfloat16"), "--dtype bfloat16 is of merging an adapter"),
         (("--min_pixels", 784, "--max_pixels", 1568), "a picture of 28 x 28 pixels would be resized by other tools"),
         (("--thought_end", " "), "thought_end=' ' is white space alone"),
@@ -107,6 +111,52 @@ def test_a_folder_that_is_not_empty(export, tiny_model_dir, tmp_path, capsys):
     for words in (("samples", "--predictions", tmp_path), ("lmms-eval", "--dataset", "x")):
         assert export(*words, "--output_dir", tmp_path) == 2
         assert f"--output_dir {tmp_path} is not an empty folder: name a new one." in capsys.readouterr().err
+
+
+def words_for(model, out) -> tuple:
+    return ("lmms-eval", "--model_name_or_path", model, "--dataset", PICTURES, "--limit", 1, "--output_dir", out)
+
+
+def test_an_empty_folder_is_filled_where_it_is(export, tiny_model_dir, tmp_path, monkeypatch):
+    """The working folder, a link, and one in which a killed export left its files."""
+    for name in ("here", "real", "killed"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    (tmp_path / "killed" / ".part" / "tests").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "here")
+    for out in (".", tmp_path / "link", tmp_path / "killed"):
+        assert export(*words_for(tiny_model_dir, out)) == 0
+    for name in ("here", "real", "killed"):
+        assert {one.name for one in (tmp_path / name).iterdir()} == {"qwen2_5_vl", "run.sh", "tests"}
+
+
+def test_a_folder_that_cannot_be_written(export, tiny_model_dir, tmp_path, capsys):
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file" / "out"
+    assert export(*words_for(tiny_model_dir, out)) == 2
+    said = capsys.readouterr().err
+    assert f"export.py: --output_dir {out} cannot be written (Not a directory): name another folder." in said
+
+
+def test_a_failed_export_takes_back_the_folders_that_it_created(export, tmp_path):
+    assert export(*words_for("Qwen/X", tmp_path / "a" / "b" / "c")) == 2
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_interrupted_export_leaves_nothing_behind(export, tiny_model_dir, tmp_path, capsys, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("model.registry.module_for", interrupt)
+    assert export(*words_for(tiny_model_dir, tmp_path / "out")) == 130
+    assert capsys.readouterr().err.endswith("export.py: interrupted: nothing was written.\n")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_shipped_manifest_from_any_folder(export, tiny_model_dir, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("--model_name_or_path", tiny_model_dir, "--dataset", "metadata/demo/ocr_test.yaml", "--limit", 1)
+    assert export("lmms-eval", *words, "--output_dir", "out") == 0
 
 
 PREDICTION = {"id": "r", "question_type": "ocr-vqa", "status": "ok", "accuracy": 1.0, "format": 1.0, "tokens": 3}
