@@ -51,9 +51,12 @@ class ServedModel:
         logits = self.model(input_ids=torch.tensor([ids])).logits[0, -1] / arguments["temperature"]
         logits[self.forbidden_ids] = -torch.inf
         log_probs = logits.log_softmax(-1)
-        generator = torch.Generator().manual_seed(arguments["seed"] % 2**60 + index)
-        token = int(log_probs.exp().multinomial(1, generator=generator))
+        token = self.draw(log_probs.exp(), ids, arguments, index)
         return token, float(log_probs[token]), float(torch.special.entr(log_probs.exp()).sum())
+
+    def draw(self, probabilities: torch.Tensor, ids: list[int], arguments: dict, index: int) -> int:
+        generator = torch.Generator().manual_seed(arguments["seed"] % 2**60 + index)
+        return int(probabilities.multinomial(1, generator=generator))
 
     def load(self, folder: str) -> None:
         for file in Path(folder).glob("*.safetensors"):

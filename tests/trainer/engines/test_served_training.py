@@ -4,7 +4,7 @@ import pytest
 import torch
 from fake_vllm import ServedModel, fake_vllm
 from on_two_processes import run_on_two_processes
-from trainer_cases import logged, text_trainer, weights
+from trainer_cases import length_reward, logged, text_trainer, weights
 
 from trainer.engines.requests import Draw, Request
 from trainer.engines.vllm.server_http import ServerError
@@ -22,7 +22,7 @@ def server(tiny_text):
 
 
 def trainer_of(tiny_text, folder, server, **changes):
-    return text_trainer(tiny_text, folder, rows=4, **SERVED, vllm_server_base_url=server.url, **changes)
+    return text_trainer(tiny_text, folder, rows=4, **SERVED | {"vllm_server_base_url": server.url} | changes)
 
 
 def test_the_server_samples_from_the_weights_of_each_step(tiny_text, tmp_path, server, capsys):
@@ -35,6 +35,46 @@ def test_the_server_samples_from_the_weights_of_each_step(tiny_text, tmp_path, s
     assert server.version.endswith(":3") and server.calls.count("load_folder") == 3
     assert not (tmp_path / "vllm_weights").exists()
     assert "log-probs differ by at most" in capsys.readouterr().out
+
+
+class ClosedThoughts(ServedModel):
+    """Every thought ends with its third to fifth token."""
+
+    def __init__(self, model, ending: list[int]):
+        super().__init__(model)
+        self.ending = ending
+
+    def draw(self, probabilities, ids, arguments, index):
+        closed = any(ids[place : place + len(self.ending)] == self.ending for place in range(len(ids)))
+        if not closed and 2 <= index < 2 + len(self.ending):
+            return self.ending[index - 2]
+        return super().draw(probabilities, ids, arguments, index)
+
+
+@pytest.mark.parametrize("mode", ["redraw", "grow"])
+def test_prompts_without_signal_are_replaced_or_get_further_answers(tiny_text, tmp_path, mode):
+    """Both are sampled by the server, in the same generation and from the same weights."""
+
+    def reward(completions, record, **kwargs):
+        values = length_reward(completions)
+        return [0.0 if one["answer"] == 0 else value for one, value in zip(record, values, strict=True)]
+
+    changes = {"on_zero_spread": mode} | ({"grow_budget": 0.5} if mode == "grow" else {})
+    changes |= {"reward": reward, "max_steps": 1, "gradient_accumulation_steps": 2}
+    with fake_vllm(ClosedThoughts(tiny_text[1], tiny_text[2].encode("</think>"))) as (fake, url):
+        fake.url = url
+        trainer = trainer_of(tiny_text, tmp_path, fake, **changes)
+        trainer.train()
+    names = [tree.prompt_id for tree in trainer.generation.rollout.trees]
+    assert logged(trainer, f"{mode}/share") == [0.5]
+    if mode == "redraw":
+        assert len(names) == 2 and "row-0" not in names
+        assert len(fake.requests) == 3 * (2 + 4), "thoughts and answers of two prompts, and of one more"
+    else:
+        assert "row-0" in names and len(trainer.generation.training.scored.row_tree) == 8 + 4
+        assert len(fake.requests) == 2 * (2 + 4) + 4
+    assert fake.calls.count("load_folder") == 1
+    assert max(logged(trainer, "sampling/policy_gap_max")) < 0.05, "forbidden tokens alone, which training counts"
 
 
 FAULTS = {"dies": "does not answer", "weights": "sampled with the weights another:4"}
