@@ -5,9 +5,10 @@
     python scripts/bench/kill_resume.py --kills 4 --train "--on_zero_spread redraw --keep_between 0.9 1.2"
     .venv-vllm/bin/python scripts/bench/kill_resume.py --kills 10 --train "--use_vllm true"
 
-Every run is the demo with a few steps and a checkpoint after each, and every start has `--resume auto`. kill -9 comes
-at a moment drawn uniformly from the duration of a whole run, so it hits rollouts, backward passes and saves. When a run
-has finished, its weights are compared and the next one starts, until there were enough kills.
+Every run is the demo with a few steps and a checkpoint after each, and every start has `--resume auto`. A step is drawn
+from those that remain, and kill -9 comes within the duration of a step after the checkpoint before it, so it hits
+rollouts, backward passes and saves (before the first of these steps: the start, too). When a run has finished, its
+weights are compared and the next one starts, until there were enough kills.
 
 Exit status 1 if a resume fails, a checkpoint is lost, or weights differ (bit for bit on one process; with more, by more
 than 1e-6).
@@ -23,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -65,12 +67,12 @@ def main() -> None:
 
 
 def campaign(args, folder: Path) -> dict:
-    start = starter(args)
+    start, paths = starter(args), (folder / "whole", folder / "whole.log")
     began = time.monotonic()
-    status = os.waitstatus_to_exitcode(wait(start(folder / "whole", folder / "whole.log")))
-    whole = time.monotonic() - began
-    assert status == 0, (folder / "whole.log").read_text()[-2000:]
-    moments, gaps = random.Random(args.seed), []
+    status = os.waitstatus_to_exitcode(wait(start(*paths)))
+    seconds = time.monotonic() - began
+    assert status == 0, paths[1].read_text()[-2000:]
+    times, moments, gaps = step_times(paths[0], seconds), random.Random(args.seed), []
     kills = resumes = lost = 0
     while kills < args.kills or not gaps:
         run, log = folder / f"run{len(gaps)}", folder / f"run{len(gaps)}.log"
@@ -78,8 +80,7 @@ def campaign(args, folder: Path) -> dict:
         while not finished:
             there = newest(run)
             process = start(run, log)
-            moment = moments.uniform(0, whole) if kills < args.kills else float("inf")
-            status = wait(process, moment)
+            status = wait(process, moment(moments, run, args.steps, *times) if kills < args.kills else never)
             finished = status is not None
             if not finished:
                 end(process)
@@ -87,7 +88,7 @@ def campaign(args, folder: Path) -> dict:
             kills += not finished
             lost += newest(run) < there
             resumes += "going on from" in log.read_text()
-            print(f"{run.name}: {'through' if finished else f'killed after {moment:.1f} s'}, checkpoint {newest(run)}")
+            print(f"{run.name}: {'through' if finished else 'killed'}, checkpoint {newest(run)}", flush=True)
         gaps.append(weight_gap(folder / "whole", run))
     return {
         "kills": kills,
@@ -95,8 +96,34 @@ def campaign(args, folder: Path) -> dict:
         "resumes": resumes,
         "lost_checkpoints": lost,
         "max_weight_gap": max(gaps),
-        "seconds_of_a_run": round(whole, 1),
+        "seconds_of_a_run": round(seconds, 1),
     }
+
+
+def step_times(run: Path, seconds: float) -> tuple[float, float]:
+    """(seconds before the first step, seconds per step) of a run that took `seconds`, from its checkpoints' times."""
+    saved = sorted(path.stat().st_mtime for path in run.glob("checkpoint-*"))
+    step = (saved[-1] - saved[0]) / (len(saved) - 1)
+    return max(seconds - step * len(saved), 0.0), step
+
+
+def moment(moments: random.Random, run: Path, steps: int, start: float, step: float) -> Callable[[], bool]:
+    """A function that tells whether a random moment within one of the run's remaining steps has come."""
+    there = newest(run)
+    before = moments.randrange(there, max(steps, there + 1))  # the checkpoint before that step
+    delay = moments.uniform(0, step + (start if before == there else 0))
+    reached = []
+
+    def come() -> bool:
+        if not reached and newest(run) >= before:
+            reached.append(time.monotonic())
+        return bool(reached) and time.monotonic() > reached[0] + delay
+
+    return come
+
+
+def never() -> bool:
+    return False
 
 
 def starter(args):
@@ -126,35 +153,39 @@ def starter(args):
         with process_state_kept(ENVIRONMENT | ON_A_CPU):
             import trainer.engines.vllm.colocated  # noqa: F401
 
-    def forked(output: Path, log: Path) -> int:
-        child = os.fork()
-        if child:
-            return child
-        os.setsid()
-        with open(log, "w") as file:
-            os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+    def trained(output: Path) -> None:
         sys.argv = ["train.py", *flags, "--output_dir", str(output)]
-        try:
-            train.main()
-        except SystemExit as refusal:
-            sys.stdout.flush(), sys.stderr.flush()
-            os._exit(int(refusal.code or 0))
-        except BaseException as error:
-            print(repr(error), flush=True)
-            os._exit(1)
-        os._exit(0)
+        train.main()
 
-    return forked
+    return lambda output, log: forked(lambda: trained(output), log)
 
 
-def wait(process: int, seconds: float = float("inf")) -> int | None:
-    """The process's status; None if it takes longer."""
-    until = time.monotonic() + seconds
+def forked(run: Callable[[], None], log: Path) -> int:
+    """The process id of a fork in a session of its own that runs `run` and writes to `log`."""
+    child = os.fork()
+    if child:
+        return child
+    os.setsid()
+    with open(log, "w") as file:
+        os.dup2(file.fileno(), 1), os.dup2(file.fileno(), 2)
+    try:
+        run()
+    except SystemExit as refusal:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(int(refusal.code or 0))
+    except BaseException as error:
+        print(repr(error), flush=True)
+        os._exit(1)
+    os._exit(0)
+
+
+def wait(process: int, stop: Callable[[], bool] = never) -> int | None:
+    """The process's status; None if `stop` says True before it ends."""
     while True:
         done, status = os.waitpid(process, os.WNOHANG)
         if done:
             return status
-        if time.monotonic() > until:
+        if stop():
             return None
         time.sleep(0.01)
 
