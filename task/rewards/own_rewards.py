@@ -142,7 +142,8 @@ def _load(name: str) -> Callable:
         ) from error
     function = getattr(module, function_name, None)
     if not callable(function):
-        near = difflib.get_close_matches(function_name, vars(module), n=1)
+        functions = [known for known, value in vars(module).items() if callable(value)]
+        near = difflib.get_close_matches(function_name, functions, n=1)
         meant = f": did you mean {near[0]}?" if near else ""
         raise UserError(f"extra_reward {name!r}: {module.__file__} has no function {function_name}{meant}")
     return function

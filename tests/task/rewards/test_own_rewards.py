@@ -131,3 +131,4 @@ def test_a_name_that_cannot_be_loaded_is_a_sentence(module, text, given, words):
     with pytest.raises(UserError) as told:
         load_rewards([given.format(name)])
     assert words in str(told.value)
+    assert ("did you mean" in str(told.value)) == ("did you mean" in words)  # never the same name again
