@@ -25,7 +25,7 @@ def check_intervals(args, provenance: dict[str, str]) -> None:
     """
     for interval, (strategy, values) in READ_WITH.items():
         given = provenance.get(interval)
-        if given is None or not hasattr(args, strategy) or not hasattr(args, interval):
+        if given is None or not hasattr(args, strategy) or getattr(args, interval, None) is None:
             continue
         value = str(getattr(getattr(args, strategy), "value", getattr(args, strategy)))
         turned_off = given == "recipe" and strategy in provenance

@@ -1,9 +1,11 @@
 """Intervals of saves, evaluations and logs that a run would not read are refused."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from config import GRPOConfig, GRPOModelConfig, GRPOScriptArguments
-from config.intervals import READ_WITH
+from config.intervals import READ_WITH, check_intervals
 from config.parser import RecipeParser
 
 DEMO = ("--config", "config/recipes/grpo_ma_demo.yaml")  # save_strategy: "no"
@@ -56,3 +58,9 @@ def test_the_way_out_is_taken(parse, interval):
     strategy, values = READ_WITH[interval]
     args = parse(*DEMO, f"--{interval}", "2", f"--{strategy}", values[0])
     assert getattr(args, interval) == 2
+
+
+def test_an_interval_that_a_recipe_leaves_empty_is_none():
+    """`eval_steps: null` and `save_total_limit: null` state the defaults."""
+    settings = SimpleNamespace(save_strategy="no", eval_strategy="no", save_total_limit=None, eval_steps=None)
+    check_intervals(settings, {"save_total_limit": "recipe", "eval_steps": "recipe"})
