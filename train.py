@@ -33,6 +33,7 @@ from config.output import (
     steps_left,
 )
 from config.parser import OF_THE_MACHINE, RecipeParser
+from config.ranges import check_weight_count
 from config.script_arguments import GRPOScriptArguments
 from config.startup import print_costs, print_model, print_prompt, print_run, print_settings
 from dataset.dataset_grpo import build_dataset, first_records, read_row
@@ -157,7 +158,8 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
     source = {"revision": model_args.model_revision, "trust_remote_code": args.trust_remote_code}
     frame = coordinate_frame_of(model_name, given=model_args.coordinate_frame, **source)
     tasks = load_tasks(thought_end=args.thought_end, coordinate_frame=frame)
-    extra_rewards = load_rewards(script.extra_reward)
+    rewards = [*task_rewards(tasks, timeout=args.reward_timeout), *load_rewards(script.extra_reward)]
+    check_weight_count(args.reward_weights, [function.__name__ for function in rewards])
     data = {"seed": args.data_seed, "image_root": script.image_root, "on_bad_media": args.on_bad_media}
     manifests, held_out = (
         [locate(path) for path in paths] for paths in (script.dataset_name, script.eval_dataset_name)
@@ -192,7 +194,7 @@ def build(script, args, model_args, provenance: dict[str, str]) -> GRPOMATrainer
             model=model,
             module=module,
             processing_class=processor,
-            reward_funcs=[*task_rewards(tasks, timeout=args.reward_timeout), *extra_rewards],
+            reward_funcs=rewards,
             args=args,
             train_dataset=train_dataset,
             eval_dataset=eval_dataset,

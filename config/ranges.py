@@ -58,3 +58,12 @@ def check_ranges(args) -> None:
         )
     Sampling(args.temperature, args.top_k or 0, args.top_p, args.min_p or 0.0, args.repetition_penalty)
     thought_tags(args.thought_end)
+
+
+def check_weight_count(weights: list[float] | None, rewards: list[str]) -> None:
+    """UserError unless there is a weight for each of the reward functions of these names; None: all weigh 1."""
+    if weights is not None and len(weights) != len(rewards):
+        raise UserError(
+            f"reward_weights={weights} are {len(weights)} numbers for {len(rewards)} reward functions "
+            f"({', '.join(rewards)}): give one for each, in this order"
+        )

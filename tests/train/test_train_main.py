@@ -203,6 +203,8 @@ def test_an_extra_reward_is_given_records_and_is_logged(train, tmp_path, monkeyp
         "def numbered(completions, record, **keywords):\n    return [int(one['id'][1:]) / 10 for one in record]\n"
     )
     flags = ["--extra_reward", "rewards_of_a_user:numbered", "--reward_weights", "0", "0", "1"]
+    status, _, errors = train([record(3)], *flags[:-2], "1")
+    assert status == 2 and "2 numbers for 3 reward functions (format_reward, accuracy_reward, numbered)" in errors
     status, said, errors = train([record(3), record(3, id="r4")], *flags, "--max_steps", "1")
     assert status == 0, errors
     assert "numbered x 1" in said
