@@ -16,20 +16,25 @@ COLOCATED = ("vllm_gpu_memory_utilization", "vllm_max_model_length", "vllm_enabl
 WITHOUT_EFFECT = {
     "vllm_model_impl": "weights are sent under the names of vLLM's own models",
     "vllm_structured_outputs_regex": "what a policy samples is limited by its stop strings alone",
-    "vllm_tensor_parallel_size": "each process has an engine of its own, for its own prompts",
     "vllm_group_port": "weights do not go through a process group of TRL's",
 }
 SERVER = ("vllm_server_base_url", "vllm_server_host", "vllm_server_port", "vllm_server_timeout")
-# vllm_mode -> the fields that the other mode reads, and why this one does not.
-OF_OTHER_MODE = {
-    "colocate": (SERVER, "there is no server (vllm_mode)"),
-    "server": (COLOCATED, "the server has its own; give them to scripts/vllm_server.py"),
+TENSOR_PARALLEL = "vllm_tensor_parallel_size"
+SPLIT = (
+    "each process has an engine of its own, for its own prompts, and only a server splits a model over GPUs "
+    "(vllm_mode=server, with scripts/vllm_server.py MODEL --tensor-parallel-size 2)"
+)
+OF_SERVER = "the server has its own; give them to scripts/vllm_server.py"
+# vllm_mode -> fields that do not act in this mode -> the reason.
+IDLE = {
+    "colocate": dict.fromkeys(SERVER, "there is no server (vllm_mode)") | {TENSOR_PARALLEL: SPLIT},
+    "server": dict.fromkeys((*COLOCATED, TENSOR_PARALLEL), OF_SERVER),
 }
 CORRECTION = (
     "vllm_importance_sampling_correction", "vllm_importance_sampling_mode", "vllm_importance_sampling_clip_max",
     "vllm_importance_sampling_clip_min", "vllm_importance_sampling_cap",
 )  # fmt: skip
-FIELDS = ("vllm_mode", *COLOCATED, *SERVER, *CORRECTION, *WITHOUT_EFFECT)
+FIELDS = ("vllm_mode", *COLOCATED, *SERVER, *CORRECTION, TENSOR_PARALLEL, *WITHOUT_EFFECT)
 
 
 def check_vllm(args) -> None:
@@ -41,10 +46,9 @@ def check_vllm(args) -> None:
             name = changed[0]
             raise UserError(f"{name}={getattr(args, name)!r} would have no effect: use_vllm is false; leave {name} out")
         return
-    if args.vllm_mode not in OF_OTHER_MODE:
+    if args.vllm_mode not in IDLE:
         raise UserError(f"vllm_mode={args.vllm_mode!r} is unknown: use 'colocate' or 'server'")
-    others, reason = OF_OTHER_MODE[args.vllm_mode]
-    idle = WITHOUT_EFFECT | dict.fromkeys(others, reason)
+    idle = WITHOUT_EFFECT | IDLE[args.vllm_mode]
     for name in changed:
         if name in idle:
             raise UserError(f"{name}={getattr(args, name)!r} would have no effect: {idle[name]}; leave {name} out")

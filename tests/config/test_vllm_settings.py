@@ -6,7 +6,7 @@ import pytest
 
 from config import vllm_settings
 from config.grpo_config import GRPOConfig
-from config.vllm_settings import COLOCATED, FIELDS, SERVER
+from config.vllm_settings import COLOCATED, FIELDS, SERVER, TENSOR_PARALLEL
 from task.errors import UserError
 
 OTHER = {  # another value of each field
@@ -34,7 +34,8 @@ REFUSED = {
 }
 BELONGS = {  # fields of one mode, and how the other refuses them
     **{("colocate", name): r"there is no server \(vllm_mode\); leave vllm_" for name in SERVER},
-    **{("server", name): "give them to scripts/vllm_server.py; leave vllm_" for name in COLOCATED},
+    **{("server", name): "give them to scripts/vllm_server.py; leave vllm_" for name in (*COLOCATED, TENSOR_PARALLEL)},
+    ("colocate", TENSOR_PARALLEL): "vllm_mode=server, with .* --tensor-parallel-size 2.; leave vllm_",
 }
 
 
