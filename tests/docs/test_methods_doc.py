@@ -57,6 +57,7 @@ def test_the_table_names_every_method():
     assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == list(METHODS)
 
 
+@pytest.mark.slow
 def test_the_new_method_trains_with_its_own_advantages(with_best_of):
     out = run(with_best_of, "train.py", *RECIPE, *SMALL, *SHOWN, "--output_dir", "runs/best_of")
     assert out.returncode == 0, out.stderr

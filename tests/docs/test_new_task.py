@@ -46,6 +46,7 @@ def run(checkout, elsewhere, *command):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_readme_commands_make_a_task(follow):
     printed = follow()
     assert "flower-name" in printed and "FAIL" not in printed

@@ -139,6 +139,7 @@ def test_visible_devices_reach_the_run_unchanged(launch):
     assert json.loads(launch.out.read_text())[1]["CUDA_VISIBLE_DEVICES"] == " GPU-8932f937 ,5"
 
 
+@pytest.mark.slow
 def test_only_variables_that_are_set_become_flags(launch):
     bare = words(launch(THINK_NUM=""))
     assert bare[-2:] == ["--use_cpu", "true"]
@@ -153,6 +154,7 @@ def test_only_variables_that_are_set_become_flags(launch):
     assert "--learning_rate" not in words(done)
 
 
+@pytest.mark.slow
 def test_a_run_that_names_no_folder_gets_one_of_its_own(launch, tmp_path):
     recipe = tmp_path / "named.yaml"
     lines = {"output_dir: runs/mine  # here": "runs/mine", 'output_dir: "runs/mine"': "runs/mine", "": "output"}
@@ -257,6 +259,7 @@ def test_one_node_heeds_no_address_that_another_job_left(launch):
     assert "10.0.0.1" not in words(launch(MASTER_ADDR="10.0.0.1"))
 
 
+@pytest.mark.slow
 def test_several_nodes(launch):
     port = free_port()
     done = launch(gpus=8, NNODES="2", NODE_RANK="1", MASTER_ADDR="10.0.0.1", MASTER_PORT=port)

@@ -198,6 +198,7 @@ def run(*words) -> subprocess.CompletedProcess:
     return subprocess.run([sys.executable, "scripts/memory.py", *words], cwd=ROOT, capture_output=True, text=True)
 
 
+@pytest.mark.slow
 def test_a_recipe_is_broken_down_and_flags_override_it():
     done = run(
         "scripts/demo/tiny_model", "--recipe", "config/recipes/grpo_ma_demo.yaml", "--think_num", "2", "--card", "24"
@@ -207,12 +208,14 @@ def test_a_recipe_is_broken_down_and_flags_override_it():
     assert "keys and values" in done.stdout and "24 GB, of which 90% may be filled" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_table_on_the_page_is_the_commands_output():
     done = run("--table")
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip() in (ROOT / "docs" / "memory.md").read_text()
 
 
+@pytest.mark.slow
 def test_no_model_is_refused():
     done = run()
     assert done.returncode == 2

@@ -85,6 +85,7 @@ def test_a_step_reads_the_language_model_and_the_live_rows():
     assert total == steps * language + token * (2 * 11 + 2 * 12 + 6 * 13 + 6 * 14)
 
 
+@pytest.mark.slow
 def test_the_gpu_preset_says_what_it_needs():
     import torch
 

@@ -72,6 +72,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, mask.kv_num_b
     assert grown < 50 * 1024
 
 
+@pytest.mark.slow
 def test_flex_attention_is_compiled_once_for_all_lengths_in_each_mode():
     torch._dynamo.reset()
     counter, rng = CompileCounter(), random.Random(0)
