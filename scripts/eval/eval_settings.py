@@ -8,9 +8,9 @@ from pathlib import Path
 
 from _root import locate
 
+from config.evaluated import add_evaluated, check_least, locate_evaluated
 from task.errors import UserError
 from task.own_tasks import add_task_dir
-from task.task_loader import MODEL_FRAMES
 from trainer.engines.vllm import INSTALL
 
 LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and modification time, not by content
@@ -18,8 +18,8 @@ LARGE_FILE = 64 * 2**20  # larger weight files enter the fingerprint by size and
 NOT_SETTINGS = ("output_dir", "overwrite", "on_bad_media", "checkpoints", "batch_size", "processes", "task_dir")
 NOT_SETTINGS += ("vllm_gpu_memory_utilization",)
 WRITTEN = ("settings.json", "metrics.json", "checkpoints.json")  # by eval.py, possibly into the adapter's folder
-LEAST = {"batch_size": 1, "max_new_tokens": 1, "limit": 1, "temperature": 0, "num_samples": 1}
-LEAST |= {"max_turns": 0, "max_turn_length": 1, "max_observation_length": 32, "tool_timeout": 0.001}
+LEAST = {"batch_size": 1, "num_samples": 1, "max_turns": 0, "max_turn_length": 1, "max_observation_length": 32}
+LEAST |= {"tool_timeout": 0.001}
 
 
 def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
@@ -36,31 +36,18 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
         metavar="all|STEP",
         help="evaluate the checkpoint-STEP folders in --adapter_path (or in --model_name_or_path, for whole models)",
     )
-    add(
-        "--dataset_name",
-        "--dataset",
-        dest="dataset",
-        nargs="+",
-        required=True,
-        metavar="MANIFEST",
-        help="one or more manifests or record files",
-    )
-    add("--image_root", help="folder that relative media paths start from (default: the manifest's data_root)")
+    add_evaluated(parser)
     add("--output_dir", required=True, help="folder for predictions.jsonl and metrics.json")
     add("--overwrite", action="store_true", help="start anew, replacing any evaluation in output_dir")
-    add("--temperature", type=float, default=0.0, help="0 = greedy (default); above 0 samples")
     add("--num_samples", type=int, default=1, help="completions per record, for pass@k and mean@n (default 1)")
     add("--pass_threshold", type=float, default=1.0, help="lowest accuracy with which a completion passes (default 1)")
     add("--seed", type=int, default=42, help="seed of the sampling and of random:N selections (default 42)")
     add("--batch_size", type=int, default=16, help="completions decoded together (default 16); halved if out of memory")
-    add("--max_new_tokens", type=int, default=512, help="longest completion in tokens (default 512)")
     add("--environment_args", help="agent tasks: JSON object of settings for environments, such as the retriever")
     add("--max_turns", type=int, default=3, help="agent tasks: turns with an observation (default 3)")
     add("--max_turn_length", type=int, default=500, help="agent tasks: tokens per turn (default 500)")
     add("--max_observation_length", type=int, default=500, help="agent tasks: tokens per observation (default 500)")
     add("--tool_timeout", type=float, default=30.0, help="agent tasks: seconds allowed for a turn's calls (default 30)")
-    add("--max_pixels", type=int, help="larger pictures are scaled down to this many pixels (default: the processor's)")
-    add("--min_pixels", type=int, help="smaller pictures are scaled up to this many pixels (default: the processor's)")
     add("--dtype", choices=("auto", "float32", "bfloat16"), help="default: bfloat16 on a GPU, float32 on a CPU")
     add("--engine", choices=("own", "vllm"), default="own", help="samples the completions: own (default), or vllm")
     add(
@@ -69,21 +56,11 @@ def parse_arguments(doc: str, argv: list[str] | None) -> argparse.Namespace:
         help="with --engine vllm: share of the device's memory for its weights, keys and values (default 0.9)",
     )
     add("--attn_implementation", default="sdpa", help="sdpa (default), eager, flash_attention_2")
-    add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
-    add(
-        "--coordinate_frame",
-        choices=MODEL_FRAMES,
-        help="scale on which the model writes coordinates, as in training (default: the model family's)",
-    )
-    add("--chat_template_kwargs", help="JSON object of switches of the chat template, as in training")
-    add("--limit", type=int, help="evaluate only the first N records")
     add("--on_bad_media", choices=("error", "skip"), default="error", help="skip: count as load_error and continue")
     add_task_dir(parser)
     args, unknown = parser.parse_known_args(argv)
     _refuse_unknown(parser, unknown)
-    args.dataset = [locate(path) for path in args.dataset]
-    for name in ("model_name_or_path", "adapter_path"):
-        setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
+    locate_evaluated(args, locate)
     _check(args)
     if args.dtype is None:
         import torch
@@ -105,10 +82,7 @@ def _refuse_unknown(parser: argparse.ArgumentParser, unknown: list[str]) -> None
 
 
 def _check(args: argparse.Namespace) -> None:
-    for name, least in LEAST.items():
-        value = getattr(args, name)
-        if value is not None and not value >= least:
-            raise UserError(f"--{name} {value}: it must be at least {least}.")
+    check_least(args, LEAST)
     if args.num_samples > 1 and args.temperature == 0:
         raise UserError(
             f"--num_samples {args.num_samples} needs --temperature above 0: greedy completions are all the same."

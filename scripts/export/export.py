@@ -31,11 +31,9 @@ ROOT = use_checkout()
 warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # peft's name for checkpointing
 sys.path.insert(0, str(ROOT / "scripts" / "export"))
 
+from config.evaluated import add_evaluated, check_least, locate_evaluated
 from task.errors import UserError
 from task.own_tasks import add_task_dir
-from task.task_loader import MODEL_FRAMES
-
-LEAST = {"limit": 1, "temperature": 0, "max_new_tokens": 1}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -75,29 +73,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
     add("--model_name_or_path", help="folder of a whole model, or base of the adapter (default: the one it names)")
     add("--adapter_path", help="LoRA checkpoint folder; it is merged")
     add("--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the merged model (default: float32)")
-    add(
-        "--dataset_name",
-        "--dataset",
-        dest="dataset",
-        nargs="+",
-        required=True,
-        metavar="MANIFEST",
-        help="one or more manifests or record files, the test set",
-    )
-    add("--image_root", help="folder that relative media paths start from (default: the manifest's data_root)")
-    add("--limit", type=int, help="export only the first N records")
     add("--seed", type=int, default=42, help="seed of random:N selections (default 42)")
-    add("--temperature", type=float, default=0.0, help="0 = greedy (default); above 0 samples")
-    add("--max_new_tokens", type=int, default=512, help="longest completion in tokens (default 512)")
-    add("--max_pixels", type=int, help="larger pictures are scaled down to this many pixels (default: the processor's)")
-    add("--min_pixels", type=int, help="smaller pictures are scaled up to this many pixels (default: the processor's)")
-    add("--thought_end", default="</think>", help="tag that closes a thought, as in training (default </think>)")
-    add(
-        "--coordinate_frame",
-        choices=MODEL_FRAMES,
-        help="scale on which the model writes coordinates, as in training (default: the model family's)",
-    )
-    add("--chat_template_kwargs", help="JSON object of switches of the chat template, as in training")
+    add_evaluated(parser)
     add_output(parser)
 
 
@@ -168,10 +145,8 @@ def prepared(
     from exported_model import reader_of, write_model
     from exported_records import read_tests, write_tests
 
-    for name in ("model_name_or_path", "adapter_path"):
-        setattr(args, name, getattr(args, name) and locate(getattr(args, name)))
-    args.dataset = [locate(path) for path in args.dataset]
-    check_settings(args)
+    locate_evaluated(args, locate)
+    check_least(args)
     reader = reader_of(args, models, tool)
     tests = read_tests(args, reader)
     check(tests)
@@ -179,14 +154,6 @@ def prepared(
     model_type = reader.config.model_type
     write_model(args, out / model_type, reader, (templates or {}).get(model_type, ""))
     return reader, tests
-
-
-def check_settings(args: argparse.Namespace) -> None:
-    """UserError for a setting that the other tool would fail on, or read as another one."""
-    for name, least in LEAST.items():
-        value = getattr(args, name)
-        if value is not None and not least <= value < float("inf"):
-            raise UserError(f"--{name} {value}: it must be at least {least}.")
 
 
 def to_samples(args: argparse.Namespace, out: Path) -> None:

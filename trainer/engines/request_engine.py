@@ -20,16 +20,10 @@ from trainer.tree import Tree
 
 
 class RequestEngine(TreeEngine):
-    """The trees of `TransformersEngine`, by requests.
+    """The trees of `TransformersEngine`, by requests; arguments that are not listed are those of `TreeEngine`.
 
     Args:
         requests: the serving engine, with the weights to sample from.
-        tokenizer: decodes segments to find stop strings.
-        sampling: settings of the sampler.
-        eos_ids: tokens that end a rollout; they are kept in the node.
-        max_prompts: how many prompts are grown together at most; None: all.
-        max_calls: how many calls of a policy run at the same time at most.
-        progress: called after each step with the number of tokens sampled so far in this `grow`.
         grown: called with the prompts, trees and policy of each `grow`.
 
     Attributes:

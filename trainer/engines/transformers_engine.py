@@ -32,18 +32,12 @@ from trainer.tree import PROMPT, Tree
 
 
 class TransformersEngine(TreeEngine):
-    """Grows trees with `model.forward` and a cache that forks.
+    """Grows trees with `model.forward` and a cache that forks; arguments that are not listed are those of `TreeEngine`.
 
     Args:
         model: the bare model (not wrapped by DDP or DeepSpeed), in eval mode; a PEFT model is fine.
         module: its VLMModule, for the media of prompts and observations.
-        tokenizer: decodes segments to find stop strings.
-        sampling: settings of the sampler; the model's generation_config is ignored.
-        eos_ids: tokens that end a rollout; they are kept in the node.
         forbidden_ids: tokens that are never sampled.
-        max_prompts: how many prompts are grown together at most; None: all.
-        max_calls: how many calls of a policy run at the same time at most.
-        progress: called after each step with the number of tokens sampled so far in this `grow`.
 
     Attributes:
         stats: counts of the last `grow`: prompt_tokens, generated_tokens (sampled; shared ones count once),

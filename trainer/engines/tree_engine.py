@@ -16,7 +16,7 @@ class TreeEngine:
 
     Args:
         tokenizer: decodes segments to find stop strings.
-        sampling: settings of the sampler.
+        sampling: settings of the sampler; a model's generation_config is ignored.
         eos_ids: tokens that end a rollout; they are kept in the node.
         max_prompts: how many prompts are grown together at most; None: all.
         max_calls: how many calls of a policy run at the same time at most.
