@@ -67,12 +67,8 @@ def main() -> None:
 
 
 def campaign(args, folder: Path) -> dict:
-    start, paths = starter(args), (folder / "whole", folder / "whole.log")
-    began = time.monotonic()
-    status = os.waitstatus_to_exitcode(wait(start(*paths)))
-    seconds = time.monotonic() - began
-    assert status == 0, paths[1].read_text()[-2000:]
-    times, moments, gaps = step_times(paths[0], seconds), random.Random(args.seed), []
+    start, moments, gaps = starter(args), random.Random(args.seed), []
+    seconds, times = uninterrupted(start, folder)
     kills = resumes = lost = 0
     while kills < args.kills or not gaps:
         run, log = folder / f"run{len(gaps)}", folder / f"run{len(gaps)}.log"
@@ -98,6 +94,15 @@ def campaign(args, folder: Path) -> dict:
         "max_weight_gap": max(gaps),
         "seconds_of_a_run": round(seconds, 1),
     }
+
+
+def uninterrupted(start, folder: Path) -> tuple[float, tuple[float, float]]:
+    """(its seconds, its `step_times`) of a run into `folder`/whole that is left alone."""
+    run, log, began = folder / "whole", folder / "whole.log", time.monotonic()
+    status = os.waitstatus_to_exitcode(wait(start(run, log)))
+    seconds = time.monotonic() - began
+    assert status == 0, log.read_text()[-2000:]
+    return seconds, step_times(run, seconds)
 
 
 def step_times(run: Path, seconds: float) -> tuple[float, float]:

@@ -29,7 +29,7 @@ ROOT = use_checkout()
 sys.path.append(str(ROOT / "scripts"))
 
 import vllm_server
-from kill_resume import end, forked, moment, never, newest, starter, step_times, wait, weight_gap
+from kill_resume import end, forked, moment, never, newest, starter, uninterrupted, wait, weight_gap
 
 from trainer.engines.vllm.server_http import ServerError, ServerHTTP
 from trainer.engines.vllm.size import Size
@@ -105,11 +105,8 @@ def campaign(args, folder: Path, server: Server) -> dict:
     args.processes, args.train = 1, [*flags, "--vllm_server_timeout", str(PATIENCE), *args.train]
     start = starter(args)
     server.up()
-    began = time.monotonic()
-    status = os.waitstatus_to_exitcode(wait(start(folder / "whole", folder / "whole.log")))
-    seconds = time.monotonic() - began
-    assert status == 0, (folder / "whole.log").read_text()[-2000:]
-    times, moments, gaps, sentences = step_times(folder / "whole", seconds), random.Random(args.seed), [], []
+    seconds, times = uninterrupted(start, folder)
+    moments, gaps, sentences = random.Random(args.seed), [], []
     kills = through = resumes = lost = 0
     while kills < args.kills or not gaps:
         run, log = folder / f"run{len(gaps)}", folder / f"run{len(gaps)}.log"
