@@ -5,7 +5,7 @@
 One process with one thread; a step has 4 prompts of 16 leaves. In each round each engine's trainer takes --steps steps,
 on from where its last round ended. A step's seconds are those from its begin to its end, rollouts included; start-up
 and a first round are not timed. Both trainers start from the same weights, and sample different rollouts, so the
-sampled tokens per step are printed too.
+sampled tokens and the longest completion per step, which is its number of decoding steps, are printed too.
 """
 
 import argparse
@@ -32,17 +32,20 @@ FLAGS = {"own": [], "vllm": ["--use_vllm", "true", "--vllm_gpu_memory_utilizatio
 
 
 class StepTimes(TrainerCallback):
-    """CPU seconds and sampled tokens of each step."""
+    """(CPU seconds, sampled tokens, tokens of the longest completion) of each step."""
 
     def __init__(self, trainer):
-        self.trainer, self.seconds, self.tokens, self.begin = trainer, [], [], 0.0
+        self.trainer, self.found, self.begin = trainer, [], 0.0
 
     def on_step_begin(self, args, state, control, **kwargs):
         self.begin = time.process_time()
 
     def on_step_end(self, args, state, control, **kwargs):
-        self.seconds.append(time.process_time() - self.begin)
-        self.tokens.append(sum(tree.unique_tokens() for tree in self.trainer.generation.rollout.trees))
+        seconds, trees = time.process_time() - self.begin, self.trainer.generation.rollout.trees
+        longest = max(
+            sum(len(tree.nodes[i].token_ids) for i in tree.path(leaf)) for tree in trees for leaf in tree.leaves()
+        )
+        self.found.append((seconds, sum(tree.unique_tokens() for tree in trees), longest))
 
 
 def trainer_of(engine: str, steps: int, folder: str):
@@ -69,15 +72,16 @@ def main() -> None:
         sides = {engine: trainer_of(engine, args.steps, folder) for engine in FLAGS}
         for round_ in range(args.rounds + 1):
             for engine, (trainer, times) in sides.items():
-                times.seconds.clear(), times.tokens.clear()
+                times.found.clear()
                 trainer.train()
-                seconds, tokens = statistics.fmean(times.seconds), statistics.fmean(times.tokens)
-                print(f"{engine}: {seconds:.3f} CPU seconds and {tokens:.0f} tokens per step", flush=True)
+                means = [statistics.fmean(column) for column in zip(*times.found, strict=True)]
+                print("{}: {:.3f} CPU seconds, {:.0f} tokens, longest {:.0f}".format(engine, *means), flush=True)
                 if round_:
-                    rounds[engine].append((seconds, tokens))
+                    rounds[engine].append(means)
     metrics = {}
     for engine, found in rounds.items():
-        metrics[f"{engine}_s"], metrics[f"{engine}_tokens"] = map(statistics.median, zip(*found, strict=True))
+        names = (f"{engine}_s", f"{engine}_tokens", f"{engine}_longest")
+        metrics |= zip(names, map(statistics.median, zip(*found, strict=True)), strict=True)
     metrics["vllm_of_own"] = metrics["vllm_s"] / metrics["own_s"]
     for name, value in metrics.items():
         print(f"{name:12} {value:.4g}")

