@@ -100,7 +100,7 @@ class TestEveryRecipe:
         assert path.read_text().startswith("# ")
         recipe = yaml.safe_load(path.read_text())
         assert recipe["output_dir"] == f"runs/{path.stem}"
-        kinds = "qwen2_5_(vl_)?3b(_full|_throughput)?|demo|metaworld|gridworld|easy_vqa"
+        kinds = "qwen2_5_(vl_)?3b(_full|_throughput)?|demo|metaworld|gridworld|easy_vqa|smollm2"
         assert recipe["method"] == re.sub(f"_({kinds})$", "", path.stem)
 
     def test_what_it_needs_is_shipped_made_by_a_script_or_named_by_the_user(self, path):
