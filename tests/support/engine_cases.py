@@ -47,10 +47,10 @@ def _positions(prompt, nodes) -> torch.Tensor:
 
 
 @torch.no_grad()
-def dense(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
-    """Log-probabilities of each leaf's completion from one unshared, right-padded pass; forbidden ids left out.
+def dense_scores(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
+    """(tokens, V) log-probabilities of every node on every leaf's path, from one unshared, right-padded pass.
 
-    `temperature(node)` is what the node was sampled at, by default 1.
+    Forbidden ids are left out. `temperature(node)` is what the node was sampled at, by default 1.
     """
     module, model, processor = setup
     paths = [[tree.nodes[i] for i in tree.path(leaf)] for leaf in tree.leaves()]
@@ -69,9 +69,20 @@ def dense(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
         depth = len(prompt.ids)
         for node in path:
             scores = row[depth - 1 : depth - 1 + len(node.token_ids)] / (temperature(node) if temperature else 1)
-            wanted.append(scores.log_softmax(-1).gather(1, torch.tensor(node.token_ids)[:, None])[:, 0])
+            wanted.append(scores.log_softmax(-1))
             depth += len(node.token_ids)
     return wanted
+
+
+def path_nodes(tree) -> list:
+    """The nodes of every leaf's path, one path after another; a shared node comes once per leaf."""
+    return [tree.nodes[i] for leaf in tree.leaves() for i in tree.path(leaf)]
+
+
+def dense(setup, prompt, tree, temperature=None) -> list[torch.Tensor]:
+    """(tokens,) log-probabilities of each of `path_nodes`' own tokens."""
+    pairs = zip(dense_scores(setup, prompt, tree, temperature), path_nodes(tree), strict=True)
+    return [scores.gather(1, torch.tensor(node.token_ids)[:, None])[:, 0] for scores, node in pairs]
 
 
 def assert_nothing_recomputed(engine):
@@ -86,11 +97,21 @@ def assert_nothing_recomputed(engine):
 def assert_dense(setup, prompt, tree, atol=1e-4, temperature=None) -> float:
     """Every sampled node of every leaf's path has the log-probabilities of a pass from scratch; the largest gap."""
     largest = 0.0
-    nodes = [tree.nodes[i] for leaf in tree.leaves() for i in tree.path(leaf)]
-    for node, wanted in zip(nodes, dense(setup, prompt, tree, temperature), strict=True):
+    for node, wanted in zip(path_nodes(tree), dense(setup, prompt, tree, temperature), strict=True):
         if node.sampled:
             torch.testing.assert_close(torch.tensor(node.logprobs), wanted, atol=atol, rtol=0)
             largest = max(largest, (torch.tensor(node.logprobs) - wanted).abs().max().item())
+    return largest
+
+
+def assert_dense_entropies(setup, prompt, tree, atol=1e-4) -> float:
+    """Every sampled node of every leaf's path has the entropies of a pass from scratch; the largest gap."""
+    largest = 0.0
+    for node, scores in zip(path_nodes(tree), dense_scores(setup, prompt, tree), strict=True):
+        if node.sampled:
+            found, wanted = torch.tensor(node.entropies), torch.special.entr(scores.exp()).sum(-1)
+            torch.testing.assert_close(found, wanted, atol=atol, rtol=0)
+            largest = max(largest, (found - wanted).abs().max().item())
     return largest
 
 

@@ -3,14 +3,11 @@
 import copy
 import os
 import signal
-import socket
-import subprocess
-import sys
 
 import pytest
 import torch
 from engine_cases import assert_dense, assert_sound, encode, grow
-from paths import ROOT
+from real_vllm_server import real_vllm_server
 from trainer_cases import logged, move, vlm_trainer
 
 from trainer.engines.request_engine import RequestEngine
@@ -37,19 +34,8 @@ class Alone:
 @pytest.fixture(scope="module")
 def server(tiny_model_dir):
     """(url, process) of a server with the shipped model."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    sizes = ("--max-model-len", "1024", "--max-num-seqs", "64", "--gpu-memory-utilization", "0.1")
-    command = [sys.executable, "scripts/vllm_server.py", str(tiny_model_dir), "--port", str(port), *sizes]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    process = subprocess.Popen(command, cwd=ROOT, start_new_session=True, **quiet)
-    try:
-        yield f"http://127.0.0.1:{port}", process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    with real_vllm_server(tiny_model_dir) as server:
+        yield server
 
 
 def test_log_probs_are_the_dense_ones_before_and_after_new_weights(tiny_vlm, server, tmp_path):
