@@ -62,9 +62,9 @@ def _wait_until_up(url: str, process: subprocess.Popen, log: Path) -> None:
 
 def _end(process: subprocess.Popen) -> None:
     """Ends the group: asked first, since workers that are killed leave shared memory behind."""
-    process.terminate()
     limit = time.monotonic() + DOWN
     with suppress(ProcessLookupError):  # the group is empty
+        os.killpg(process.pid, signal.SIGTERM)
         while time.monotonic() < limit:
             process.poll()
             os.killpg(process.pid, 0)

@@ -1,8 +1,6 @@
 """A real `vllm serve`, started by scripts/vllm_server.py: exact before and after new weights, trained on, killed."""
 
 import copy
-import os
-import signal
 
 import pytest
 import torch
@@ -70,7 +68,7 @@ def test_a_run_trains_on_it_and_ends_with_one_sentence_when_it_is_killed(tiny_vl
     def prefetch():
         grown.append(trainer.state.global_step)
         if len(grown) == 3:
-            os.killpg(server[1].pid, signal.SIGKILL)
+            server[1].kill()
         return sound()
 
     trainer._prefetch = prefetch
