@@ -9,7 +9,7 @@ set -euo pipefail
 repo=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." > /dev/null && pwd)
 
 engines=("$repo"/tests/trainer/engines/test_{engine,engine_trees,served_training,vllm_*}.py)
-engines+=("$repo"/tests/trainer/evaluation/test_agent_evaluation.py)
+engines+=("$repo"/tests/trainer/evaluation/test_agent_evaluation.py "$repo"/tests/scripts/bench/test_whole_step_on_vllm.py)
 setup=() python=$repo/.venv/bin/python pytest=()
 for argument in "$@"; do
   case $argument in

@@ -85,6 +85,7 @@ def build_model(preset: dict, processor) -> Qwen2_5_VLForConditionalGeneration:
     with torch.device(preset["device"]):
         model = Qwen2_5_VLForConditionalGeneration._from_config(config, dtype=getattr(torch, preset["dtype"])).eval()
     model.generation_config = GenerationConfig(eos_token_id=end, pad_token_id=pad)
+    model.config.architectures = [type(model).__name__]  # as in a model's own config.json; vLLM reads it
     return model
 
 

@@ -49,8 +49,6 @@ class OnVLLM:
         module.processor = processor
         self.model, self.prompt, self.rows = model, prompt, rows
         dtype = getattr(torch, preset["dtype"])
-        bare = model.get_base_model() if hasattr(model, "get_base_model") else model
-        model.config.architectures = [type(bare).__name__]  # as in a model's own config.json
         forbidden = {*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids}
         size, eos = Size(len(prompt.ids) + length, rows=rows), module.eos_token_ids(processor)
         self.serving = colocated(model, processor, dtype, size, eos, sorted(forbidden), processes=1, shown=False)

@@ -25,8 +25,11 @@ def sum_reward(completion_ids, **kwargs):
     return [sum(ids) % 97 / 97 for ids in completion_ids]
 
 
-def stock_trainer(model, processor, rows: list[dict], leaves: int, length: int, preset: dict, folder):
-    """TRL's trainer: one prompt per step, `leaves` completions of `length` tokens; rows have `question`, `image`."""
+def stock_trainer(model, processor, rows: list[dict], leaves: int, length: int, preset: dict, folder, **settings):
+    """TRL's trainer: one prompt per step, `leaves` completions of `length` tokens; rows have `question`, `image`.
+
+    `settings`: further ones of TRL's GRPOConfig.
+    """
     data = [{"prompt": [{"role": "user", "content": row["question"]}], "image": row["image"]} for row in rows]
     args = trl.GRPOConfig(
         output_dir=str(folder),
@@ -37,6 +40,7 @@ def stock_trainer(model, processor, rows: list[dict], leaves: int, length: int, 
         bf16=preset["dtype"] == "bfloat16",
         gradient_checkpointing=preset.get("checkpointing", False),
         **ONE_STEP,
+        **settings,
     )
     return trl.GRPOTrainer(
         model=model,

@@ -1,12 +1,14 @@
 """One whole optimiser step (media, rollout, rewards, loss, update): ours against TRL's, alternately in one process.
 
     python scripts/bench/whole_step.py --preset cpu --rounds 3 --json whole_step.json
+    .venv-vllm/bin/python scripts/bench/whole_step.py --vllm --rounds 3        # both sides sample with vLLM
 
 Both sides are complete trainers on equal models with one prompt and one picture per step: ours grows K thoughts x M
 answers, TRL 1.16's GRPOTrainer as many completions as the tree has leaves, all of the same length. `train()` of one
 step is timed, including its start-up, but not the garbage collection over all that was imported, which `train()` does
-once per run (0.3 s on both sides). The vision tower and the merger are frozen on both sides, as in training by
-default (`--train_tower` trains them, too); all other weights are trained, with AdamW, or with `--lora` an adapter.
+once per run (0.3 s on both sides). With `--vllm` both sides sample with vLLM (`both_on_vllm.py`), and a first step of
+each is not timed. The vision tower and the merger are frozen on both sides, as in training by default
+(`--train_tower` trains them, too); all other weights are trained, with AdamW, or with `--lora` an adapter.
 """
 
 import dataclasses
@@ -23,6 +25,7 @@ from _root import use_checkout
 
 ROOT = use_checkout()
 
+import both_on_vllm
 from bench_cli import benchmark_parser, run
 from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
 from cases import FixedLengths, messages_of, question_of_length, write_pictures
@@ -36,7 +39,7 @@ from trainer.grpo_ma_trainer import GRPOMATrainer
 PROMPTS = 4
 
 
-def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, folder) -> GRPOMATrainer:
+def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, folder, **settings) -> GRPOMATrainer:
     """Our trainer on the same rows; its policy forks by length (see `FixedLengths`)."""
     lengths = {"think_num": sizes["think_num"], "answer_num": sizes["answer_num"]}
     policy = FixedLengths(**lengths, thought=sizes["thought"], answer=sizes["answer"])
@@ -50,9 +53,12 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
         bf16=preset["dtype"] == "bfloat16",
         gradient_checkpointing=preset.get("checkpointing", False),
         **ONE_STEP,
+        **settings,
     )
     module = Qwen2_5VLModule(model.config)
     module.processor = processor
+    if args.use_vllm:
+        both_on_vllm.ban_special_tokens(module, processor)
     given = {"processing_class": processor, "module": module, "peft_config": adapter_of(preset, model)}
     trainer = GRPOMATrainer(model, sum_reward, args, _dataset(rows), **given)
     trainer.method = dataclasses.replace(trainer.method, policy=lambda batch: policy)
@@ -81,10 +87,15 @@ def measure(preset: dict, sizes: dict, args, folder: Path) -> dict:
     question = question_of_length(module, images[0], sizes["text_tokens"] + 2)
     rows = [{"question": question, "image": image} for image in images]
     leaves, length = sizes["think_num"] * sizes["answer_num"], sizes["thought"] + sizes["answer"]
-    ours = our_trainer(models[0], processor, rows, sizes, preset, folder)
-    stock = stock_trainer(models[1], processor, rows, leaves, length, preset, folder)
+    ours = our_trainer(models[0], processor, rows, sizes, preset, folder, **(both_on_vllm.OURS if args.vllm else {}))
+    stock_side = both_on_vllm.stock_on_vllm if args.vllm else stock_trainer
+    stock = stock_side(models[1], processor, rows, leaves, length, preset, folder)
     ours.forward.checked = True  # a run checks only its first micro-batch, not every step
 
+    if args.vllm:  # its kernels warm up, and a run compares log-probs with the policy's once
+        ours.train()
+        stock.train()
+        tower_calls.clear()
     gc.collect()
     gc.freeze()  # `train()` collects garbage once per run, not per step
     clock = Clock(preset["device"])
@@ -121,5 +132,6 @@ def count_calls(layer) -> list[int]:
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
         parser = benchmark_parser(__doc__, rounds=3)
+        parser.add_argument("--vllm", action="store_true", help="both sides sample with vLLM (.venv-vllm)")
         parser.add_argument("--train_tower", action="store_true", help="train the vision tower and the merger, too")
         run(parser, lambda *given: measure(*given, Path(folder)))

@@ -10,20 +10,9 @@ import yaml
 from bench_cases import ROOT
 from bench_model import PRESETS, build_model, build_processor
 from limit import bytes_of_tree
+from small_benchmarks import PROMPT, ROWS, TREE, metrics_of
 
 from config.model_config import GRPOModelConfig
-
-SIZES = {"grid": 8, "thought": 6, "answer": 3, "text_tokens": 70, "think_num": 2, "answer_num": 2}
-# 16 tokens of the picture and 72 of text; two thoughts, four answers.
-PROMPT, TREE, ROWS = 16 + 72, 2 * 6 + 4 * 3, 4 * (6 + 3)
-
-
-def metrics_of(script: str, folder, *more: str) -> dict:
-    out = folder / f"{script}.json"
-    flags = [word for name, value in SIZES.items() for word in (f"--{name}", str(value))]
-    command = [sys.executable, f"scripts/bench/{script}.py", *flags, *more, "--rounds", "1", "--json", str(out)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=900)
-    return json.loads(out.read_text())
 
 
 @pytest.mark.slow
