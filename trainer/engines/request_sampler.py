@@ -40,22 +40,21 @@ class RequestSampler:
         alike: dict[tuple, list[int]] = {}
         for row, one in enumerate(draws):
             alike.setdefault(tuple(getattr(one, name) for name in SHARED), []).append(row)
-        found = [torch.zeros(len(logits), device=logits.device) for _ in range(3)]
-        found[0] = found[0].long()
-        for shared, rows in alike.items():
-            own = logits if len(rows) == len(logits) else logits[rows]
-            history = self._history([path(row) for row in rows], logits.device) if shared[2] != 1 else None
-            sampled = self._alike(shared, own, [draws[row] for row in rows], [counts[row] for row in rows], history)
-            for values, some in zip(found, sampled, strict=True):
-                values[rows] = some
-        return tuple(found)
+        found = [self._alike(shared, rows, logits, draws, counts, path) for shared, rows in alike.items()]
+        if len(found) == 1:  # the usual case, without copies
+            return found[0]
+        order = torch.tensor([row for rows in alike.values() for row in rows]).argsort().to(logits.device)
+        return tuple(torch.cat(values)[order] for values in zip(*found, strict=True))
 
     def _history(self, paths: list[list[int]], device) -> Tensor:
         longest = max(map(len, paths))
         return torch.tensor([path[:1] * (longest - len(path)) + path for path in paths], device=device)
 
-    def _alike(self, shared: tuple, logits: Tensor, draws: list[Draw], counts: list[int], history: Tensor | None):
+    def _alike(self, shared: tuple, rows: list[int], logits: Tensor, draws, counts, path) -> tuple[Tensor, ...]:
         """Of rows with equal `SHARED` settings."""
+        history = self._history([path(row) for row in rows], logits.device) if shared[2] != 1 else None
+        if len(rows) < len(logits):
+            logits, draws, counts = logits[rows], [draws[row] for row in rows], [counts[row] for row in rows]
         if shared not in self._samplers:
             self._samplers[shared] = Sampler(Sampling(**dict(zip(SHARED, shared, strict=True))), self.forbidden_ids)
         heat, top_k = [one.temperature for one in draws], [one.top_k for one in draws]

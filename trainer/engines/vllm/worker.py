@@ -14,6 +14,7 @@ from vllm.v1.outputs import LogprobsTensors, SamplerOutput
 from vllm.v1.sample.sampler import Sampler as VLLMSampler
 
 from trainer.engines.request_sampler import RequestSampler
+from trainer.engines.requests import Draw
 from trainer.engines.vllm.arguments import cached_id, draw_of, entropy_id
 
 
@@ -41,7 +42,7 @@ class TreeSampler(VLLMSampler):
         requests = [self.runner.requests[name] for name in self.runner.input_batch.req_ids[: len(logits)]]
         tokens, logprobs, entropies = self.sampler(
             logits,
-            [draw_of(request.sampling_params.extra_args) for request in requests],
+            [drawn_by(request) for request in requests],
             [len(request.output_token_ids) for request in requests],
             lambda row: [*requests[row].prompt_token_ids, *requests[row].output_token_ids],
         )
@@ -51,3 +52,10 @@ class TreeSampler(VLLMSampler):
         ranks = torch.ones(len(logits), dtype=torch.long, device=logits.device)
         values = torch.stack((logprobs, entropies, torch.tensor(cached, dtype=torch.float32, device=logits.device)), 1)
         return SamplerOutput(tokens.int()[:, None], LogprobsTensors(ids, values, ranks))
+
+
+def drawn_by(request) -> Draw:
+    """The `Draw` of one of the runner's requests, read once."""
+    if not hasattr(request, "draw"):
+        request.draw = draw_of(request.sampling_params.extra_args)
+    return request.draw
