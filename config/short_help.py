@@ -39,7 +39,8 @@ def short_help(parser: argparse.ArgumentParser, method: str | None) -> str:
     Args:
         method: whose own settings come first; None for a script without methods.
     """
-    actions = {action.dest: action for action in parser._actions}
+    # A true default also has a `--no_` flag with the same dest and the default False: the setting itself comes first.
+    actions = {action.dest: action for action in reversed(parser._actions)}
     width = min(max(shutil.get_terminal_size().columns, 80), 120)
     lines = [f"usage: {parser.prog} [--config RECIPE.yaml] [--SETTING VALUE ...] [--dry-run]"]
     groups = dict(GROUPS)

@@ -30,6 +30,12 @@ def test_the_page_of_each_method_has_its_settings_first(parser, method):
     assert {"dataset_name", "model_name_or_path", "output_dir"} <= set(named) and len(set(named)) == len(named)
 
 
+def test_a_switch_that_is_on_is_shown_with_its_default(parser):
+    shown = [line.split()[:2] for line in short_help(parser, "grpo_ma").splitlines()]
+    assert ["--use_peft", "True"] in shown and ["--freeze_vision", "True"] in shown
+    assert ["--lora_vision", "False"] in shown
+
+
 def test_the_page_names_only_settings_that_exist(parser):
     known = {action.dest for action in parser._actions} | {"empty_thought"}  # of the warm start
     assert {name for names in GROUPS.values() for name in names} <= known
