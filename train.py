@@ -2,7 +2,8 @@
 
     python train.py --config config/recipes/grpo_ma_demo.yaml --output_dir runs/demo
 
-On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's mistake is one sentence, status 2.
+On several GPUs: bash scripts/run_grpo_lora.sh (see scripts/README.md). A user's mistake ends with one sentence and exit
+status 2.
 """
 
 import sys

@@ -10,7 +10,7 @@ from the checkpoint, so pictures are scaled as in training; `--max_pixels` and `
 
 An interrupted evaluation continues when the same command is started again: finished predictions are kept, and the
 others, sampled ones too, are the same as without the interruption. Records with status load_error, oom or tool_error
-are tried again.
+are retried.
 
 Written to --output_dir:
     settings.json      what was evaluated and how, with its fingerprint
@@ -24,7 +24,7 @@ With --checkpoints, each checkpoint gets a folder checkpoint-STEP with these fil
 by step. A checkpoint whose adapter cannot be used, such as one saved before anything was learnt, is reported with the
 reason; the others are evaluated.
 
-Exit status 2 for a user's mistake, with one sentence.
+A user's mistake ends with a one-sentence message and exit status 2.
 """
 
 import argparse

@@ -3,12 +3,13 @@
     python scripts/lab/compare.py --recipe config/recipes/grpo_ma_demo.yaml --methods T4A1,T16A1,T4A4,tree_adv \\
         --budget tokens=120000 --seeds 3 --test metadata/demo/trajectory_test.yaml --output_dir runs/compare
 
-(scripts/eval/compare.py compares two evaluations of finished models.) A line is T{K}A{M} for K thoughts with M answers,
-or a method; `--line NAME BASE key=value ...` adds one with other settings. All lines have the same prompts per update,
-and a method without a size of its own has the recipe's leaves and completion length. `untrained` is evaluated as well.
-Each run is one process with a folder LINE-seedN in --output_dir; the same command goes on after an interruption,
-repeats crashed runs and leaves finished ones. A budget other than updates needs a learning rate that does not depend on
-the number of steps: unless --set names a schedule, it is constant after the warm-up.
+(scripts/eval/compare.py compares two evaluations of finished models.) Each line of the table is one configuration:
+T{K}A{M} for K thoughts with M answers each, or the name of a method; `--line NAME BASE key=value ...` adds a line with
+other settings. All lines have the same prompts per update, and methods without a size of their own use the recipe's
+number of leaves and completion length. The untrained model is a line, too. Each run is one process with a folder
+LINE-seedN in --output_dir; the same command continues after an interruption, repeats crashed runs and skips finished
+ones. A budget other than updates needs a learning rate that does not depend on the number of steps: unless --set names
+a schedule, it is constant after the warm-up.
 
 Written: comparison.md, comparison.html, comparison.json, and one SVG per curve.
 """
@@ -96,20 +97,21 @@ def run(line: Line, seed: int, recipe: dict, args, devices: Queue) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--recipe", required=True, help="a recipe of train.py: model, data and all other settings")
-    parser.add_argument("--methods", nargs="+", default=[], help="T4A4, or methods; separated by commas or spaces")
-    parser.add_argument("--line", nargs="+", action="append", default=[], metavar="NAME BASE key=value")
+    parser.add_argument("--methods", nargs="+", default=[], help="T4A4 or methods, separated by commas or spaces")
+    line = {"metavar": "NAME BASE key=value", "help": "one more line: BASE (T4A4 or a method) with other settings"}
+    parser.add_argument("--line", nargs="+", action="append", default=[], **line)
     parser.add_argument("--set", nargs="+", default=[], metavar="key=value", help="settings of all lines")
     parser.add_argument("--budget", required=True, help="tokens=N, leaves=N, seconds=N or updates=N, per run")
-    parser.add_argument("--seeds", type=int, default=5, help="seeds 1 to N")
+    parser.add_argument("--seeds", type=int, default=5, help="N: seeds 1 to N (default 5)")
     parser.add_argument("--test", nargs="+", default=[], help="held-out manifests; default: eval_dataset_name")
-    parser.add_argument("--samples", type=int, default=2, help="completions per held-out record, sampled")
-    parser.add_argument("--metric", default="accuracy", help="of the held-out records (default accuracy)")
-    parser.add_argument("--by", metavar="KEY", help="accuracy for each value of a key of the held-out records, as well")
-    parser.add_argument("--prompts", type=int, help="per micro-batch; default: the recipe's")
+    parser.add_argument("--samples", type=int, default=2, help="sampled completions per held-out record (default 2)")
+    parser.add_argument("--metric", default="accuracy", help="metric on the held-out records (default accuracy)")
+    parser.add_argument("--by", metavar="KEY", help="also the accuracy for each value of a key of the held-out records")
+    parser.add_argument("--prompts", type=int, help="prompts per micro-batch; default: the recipe's")
     parser.add_argument("--reference", help="the line that costs are relative to; default: T4A1 or the first line")
-    parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
+    parser.add_argument("--jobs", type=int, default=1, help="number of runs at the same time (default 1)")
     parser.add_argument("--devices", nargs="+", help="run one job on each of these GPUs (CUDA_VISIBLE_DEVICES)")
-    parser.add_argument("--runs", type=int, help="start at most so many runs now, then show the table")
+    parser.add_argument("--runs", type=int, help="start at most this many runs now, then show the table")
     parser.add_argument("--output_dir", type=Path, required=True)
     args = parser.parse_args()
     args.output_dir = args.output_dir.resolve()

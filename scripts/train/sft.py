@@ -9,12 +9,12 @@ and rounded to integers; a target that the task's own format reward does not acc
 completion and the end-of-turn token; in an optimizer step it is the mean over all these tokens, however they are split
 into micro-batches and processes. `--resume auto` follows the rules of train.py (docs/training.md).
 
-Model and data have train.py's flags. LoRA (rank 64, language model only) is the default; `--use_peft false` trains all
-weights of the language model, with `--freeze_vision false` the vision tower's too. A model of less than 100 MB, such as
-the demo's, is trained with all weights, at a higher rate and for at least 100 steps, unless flags say otherwise. All
-flags of transformers.TrainingArguments work. The output folder contains the adapter (or the model) and the processor,
-for --adapter_path (or --model_name_or_path) of scripts/eval/eval.py and train.py. On several GPUs:
-`torchrun --nproc_per_node N scripts/train/sft.py ...`.
+Model and data have the same flags as in train.py. LoRA (rank 64, language model only) is the default; `--use_peft
+false` trains all weights of the language model, and with `--freeze_vision false` the vision tower's too. A model of
+less than 100 MB, such as the demo's, is trained with all weights, at a higher rate and for at least 100 steps, unless
+flags say otherwise. All flags of transformers.TrainingArguments work. The output folder contains the adapter (or the
+model) and the processor, for --adapter_path (or --model_name_or_path) of scripts/eval/eval.py and train.py. On several
+GPUs: `torchrun --nproc_per_node N scripts/train/sft.py ...`.
 """
 
 import json
