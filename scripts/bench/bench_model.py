@@ -97,6 +97,11 @@ def adapter_of(preset: dict, model, **changes) -> LoraConfig | None:
     return LoraConfig(**preset["lora"] | changes, target_modules=target)
 
 
+def never_sampled(module, processor) -> list[int]:
+    """What an engine must not sample, so that each rollout reaches its token limit: all special tokens, too."""
+    return sorted({*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids})
+
+
 def write_to_the_limit(model, processor) -> None:
     """Bans special tokens in every sampling step of `model`, so that each rollout reaches its token limit.
 

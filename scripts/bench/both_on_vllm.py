@@ -21,12 +21,6 @@ MEMORY = 0.3  # share of a GPU's memory for each of the two engines
 OURS = {"use_vllm": True, "vllm_gpu_memory_utilization": MEMORY}
 
 
-def ban_special_tokens(module, processor) -> None:
-    """Lets the engine of this project sample no special token, so that every row reaches its limit."""
-    banned = [*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids]
-    module.forbidden_token_ids = lambda processor: sorted(set(banned))
-
-
 def stock_on_vllm(model, processor, rows: list[dict], leaves: int, length: int, preset: dict, folder: Path):
     """`stock_trainer` that samples with vLLM, no special tokens and every completion to its limit."""
     from trl.generation import vllm_generation

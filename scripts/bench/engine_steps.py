@@ -42,9 +42,7 @@ class StepTimes(TrainerCallback):
 
     def on_step_end(self, args, state, control, **kwargs):
         seconds, trees = time.process_time() - self.begin, self.trainer.generation.rollout.trees
-        longest = max(
-            sum(len(tree.nodes[i].token_ids) for i in tree.path(leaf)) for tree in trees for leaf in tree.leaves()
-        )
+        longest = max(len(tree.tokens(leaf)) for tree in trees for leaf in tree.leaves())
         self.found.append((seconds, sum(tree.unique_tokens() for tree in trees), longest))
 
 

@@ -24,7 +24,7 @@ ROOT = use_checkout()
 
 import torch
 from bench_cli import benchmark_parser, run
-from bench_model import Clock
+from bench_model import Clock, never_sampled
 from cases import FixedLengths
 from rollout import on_one_prompt
 from stock import SAMPLING
@@ -49,9 +49,9 @@ class OnVLLM:
         module.processor = processor
         self.model, self.prompt, self.rows = model, prompt, rows
         dtype = getattr(torch, preset["dtype"])
-        forbidden = {*module.forbidden_token_ids(processor), *processor.tokenizer.all_special_ids}
+        forbidden = never_sampled(module, processor)
         size, eos = Size(len(prompt.ids) + length, rows=rows), module.eos_token_ids(processor)
-        self.serving = colocated(model, processor, dtype, size, eos, sorted(forbidden), processes=1, shown=False)
+        self.serving = colocated(model, processor, dtype, size, eos, forbidden, processes=1, shown=False)
         self.requests = self.serving.requests
         self.engine = RequestEngine(self.requests, processor.tokenizer, Sampling(**SAMPLING), eos)
         self.steps: list[tuple[int, float]] = []

@@ -27,7 +27,7 @@ ROOT = use_checkout()
 
 import both_on_vllm
 from bench_cli import benchmark_parser, run
-from bench_model import Clock, adapter_of, build_model, build_processor, write_to_the_limit
+from bench_model import Clock, adapter_of, build_model, build_processor, never_sampled, write_to_the_limit
 from cases import FixedLengths, messages_of, question_of_length, write_pictures
 from datasets import Dataset
 from stock import ONE_STEP, stock_trainer, sum_reward
@@ -58,7 +58,8 @@ def our_trainer(model, processor, rows: list[dict], sizes: dict, preset: dict, f
     module = Qwen2_5VLModule(model.config)
     module.processor = processor
     if args.use_vllm:
-        both_on_vllm.ban_special_tokens(module, processor)
+        banned = never_sampled(module, processor)
+        module.forbidden_token_ids = lambda processor: banned
     given = {"processing_class": processor, "module": module, "peft_config": adapter_of(preset, model)}
     trainer = GRPOMATrainer(model, sum_reward, args, _dataset(rows), **given)
     trainer.method = dataclasses.replace(trainer.method, policy=lambda batch: policy)

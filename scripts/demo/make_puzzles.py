@@ -11,7 +11,7 @@ reads it. `kind` names the generator (`--by kind` of scripts/lab/compare.py).
 import argparse
 import json
 import sys
-from itertools import chain, count
+from itertools import count, cycle, islice
 from pathlib import Path
 
 LIMITS = {
@@ -87,10 +87,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         sources = {generator: puzzles(generator) for generator in LIMITS}
         for split, size in sizes.items():
-            kinds = list(chain.from_iterable(LIMITS for _ in range(size)))[:size]
             rows = [
                 record(f"{split}-{index:04d}", kind, next(sources[kind]), split == "warm")
-                for index, kind in enumerate(kinds)
+                for index, kind in enumerate(islice(cycle(LIMITS), size))
             ]
             (args.out / f"{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
             (args.out / f"{split}.yaml").write_text(f"datasets:\n- json_path: {split}.jsonl\n", encoding="utf-8")
